@@ -16,7 +16,7 @@ use guildgate::clock::{Clock, Tick};
 use guildgate::config::{self, Limits, Rate, StoreAt, Tier};
 use guildgate::gateway::{Body, CacheStatus, Gateway, KeyFile, KeyList, KeySource, RequestHeader, State};
 use guildgate::keys::{InFlightSlot, KeyStatus, KeyTable, LearnedKeyRules, LearnedKeys, ListedKey};
-use guildgate::limits::{Bucket, Buckets, LimitQuery, Policy, Usage};
+use guildgate::limits::{Bucket, Budget, DecidedBy, LimitQuery, Limiter, Policy};
 use guildgate::model::{Digest, Scope};
 use guildgate::origin::{Builtin, Origin};
 use guildgate::store::{IfMissing, Store};
@@ -54,7 +54,7 @@ fn listed(n: usize) -> ListedKey {
 const GUILD: &str = "81384788765712384";
 
 fn book(keys: usize, limits: &Limits) -> KeyTable {
-    KeyTable::new((0..keys).map(listed).collect(), limits, &KeyTable::default(), || Tick(0), 0)
+    KeyTable::new((0..keys).map(listed).collect(), limits, &KeyTable::default(), Tick(0), 0)
 }
 
 /// Runs a future that must be ready at once: a hit never waits.
@@ -174,12 +174,12 @@ fn limits(c: &mut Criterion) {
     ];
     let mut group = c.benchmark_group("decide by a tier");
     for (name, operation, tier) in tiers {
-        let (policy, buckets, usage) = (Policy::new(Arc::new(tier)), Buckets::default(), Usage::default());
+        let (policy, budget) = (Policy::new(Arc::new(tier)), Budget::default());
         group.bench_function(name, |b| {
             b.iter(|| {
-                let ask = LimitQuery { operation, in_flight: usage.begin(), now: clock.now() };
-                let decided = policy.decide(&buckets, &usage, ask, || clock.unix());
-                usage.end();
+                let ask = LimitQuery { operation, in_flight: budget.begin(), now: clock.now() };
+                let decided = budget.decide(&policy, ask, DecidedBy::ALONE, || clock.unix());
+                budget.end();
                 black_box(decided)
             })
         });
@@ -208,9 +208,11 @@ fn learned(c: &mut Criterion) {
 }
 
 fn gcra(c: &mut Criterion) {
-    let rate = Rate { period_ns: 1000, burst: NonZeroU32::MAX };
+    let limiter = Limiter::new(Rate { period_ns: 1000, burst: NonZeroU32::MAX });
     let (bucket, clock) = (Bucket::default(), Clock::system());
-    c.bench_function("decide by GCRA, clock read included", |b| b.iter(|| bucket.decide(black_box(rate), clock.now())));
+    c.bench_function("decide by GCRA, clock read included", |b| {
+        b.iter(|| bucket.charge(black_box(&limiter), clock.now()))
+    });
 }
 
 /// What a request pays for its decision's record. The writer empties the ring beside it; it is

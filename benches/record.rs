@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use guildgate::clock::Tick;
 use guildgate::config;
-use guildgate::limits::{Buckets, LimitQuery, Policy, Usage};
+use guildgate::limits::{Budget, DecidedBy, LimitQuery, Policy};
 use guildgate::telemetry::decisions::{ClockReading, Counts, Decision, Encoder, MAGIC};
 use guildgate::wire::Operation;
 
@@ -35,7 +35,7 @@ const NEW: &str = "[limits.tiers.standard]\nrate = \"5/s\"\nburst = 10\nwrite_ra
 fn decisions(count: usize) -> Vec<Decision> {
     let limits = config::load_str(LIVE, Path::new(""), "live").expect("good limits").config.limits;
     let policy = Policy::new(limits.default_tier.clone());
-    let budgets: Vec<(Buckets, Usage)> = (0..KEYS).map(|_| Default::default()).collect();
+    let budgets: Vec<Budget> = (0..KEYS).map(|_| Budget::default()).collect();
     let ids: Vec<Arc<str>> = (0..KEYS).map(|n| format!("k_{n:08x}").into()).collect();
     let mut chance = fastrand::Rng::with_seed(20261121);
     let mut at = 0;
@@ -44,8 +44,8 @@ fn decisions(count: usize) -> Vec<Decision> {
         let key = (chance.f64() * chance.f64() * KEYS as f64) as usize;
         let operation = if chance.u8(..) < 32 { Operation::SetPoints } else { Operation::ALL[0] };
         let others = chance.u32(0..12).saturating_sub(9);
-        let (buckets, usage) = &budgets[key];
-        let decided = policy.decide(buckets, usage, LimitQuery { operation, in_flight: others, now: Tick(at) }, || 0);
+        let query = LimitQuery { operation, in_flight: others, now: Tick(at) };
+        let decided = budgets[key].decide(&policy, query, DecidedBy::ALONE, || 0);
         Decision {
             at: Tick(at),
             key: ids[key].clone(),

@@ -20,20 +20,20 @@ pub mod wire; // operations, form parameters, faults, maps
 // Floor 2: the configuration.
 pub mod config; // gateway.toml: as typed, checked, usable
 
-// Floor 3: what several nodes share.
-pub mod cluster; // limits that all nodes keep together, and the bus by which they tell each other of writes
-
-// Floor 4: the parts that hold state.
+// Floor 3: the parts that hold state.
 pub mod cache; // answers in memory, their epochs, single-flight
 pub mod limits; // GCRA buckets, policies of tiers, addresses without a key
 pub mod store; // guilds, keys and members on disk
 pub mod telemetry; // the process log, the access log, the decision record
 pub mod tls; // certificates and cipher suites of the listeners
 
-// Floor 5: keys and the origin.
+// Floor 4: keys and the origin.
 pub mod keys; // the form of a secret, the key table, learned keys
 pub mod origin; // the built-in backend, or an HTTP service at one or more upstreams
 pub mod planning; // recorded decisions under other limits
+
+// Floor 5: what several nodes share.
+pub mod cluster; // limits that all nodes keep together, and the bus by which they tell each other of writes
 
 // Floor 6: the rules.
 pub mod gateway; // the rules of a request: admit, read, write

@@ -1,4 +1,4 @@
-//! The locks, atomics and notifications of the code that is model-checked. `tests/model` compiles the same files with the
+//! The locks and atomics of the code that is model-checked. `tests/model` compiles the same files with the
 //! checker's versions in their place.
 
 pub use std::sync::OnceLock;
@@ -6,4 +6,3 @@ pub use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub use std::thread;
 
 pub use parking_lot::Mutex;
-pub use tokio::sync::Notify;

@@ -10,7 +10,7 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
-use guildgate::cache::AnswerCache;
+use guildgate::cache::Answers;
 use guildgate::config::{self, Cache};
 use replay::{Lru, Ratios};
 use workload::{By, Scale};
@@ -75,7 +75,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     eprintln!("| size | cache | held | all readers | hot entries | hot entries during sweeps |");
     eprintln!("|---|---|---|---|---|---|");
     for (size, bytes) in SIZES {
-        let ours = traffic.against(&cache, || AnswerCache::new(bytes));
+        let ours = traffic.against(&cache, || Answers::<()>::new(bytes));
         let lru = traffic.against(&cache, || Lru::new(bytes));
         for (name, Compared { calm, swept }) in [("Guildgate's", ours), ("LRU", lru)] {
             let pair = |ratio: fn(&Ratios) -> f64| format!("{:.1} -> {:.1}", ratio(&calm), ratio(&swept));
@@ -98,7 +98,7 @@ mod tests {
     fn an_hourly_sweep_does_not_wash_out_what_is_asked_for_most_and_would_wash_out_an_lru() {
         let (cache, traffic) = (defaults().unwrap(), Traffic::of(SMALL));
         assert!(traffic.swept.len() > traffic.calm.len() + 10_000, "there is no sweep to speak of");
-        let ours = traffic.against(&cache, || AnswerCache::new(SIZE));
+        let ours = traffic.against(&cache, || Answers::<()>::new(SIZE));
         let lru = traffic.against(&cache, || Lru::new(SIZE));
         let told = |of: &Compared| format!("without {:?}\nwith {:?}", of.calm, of.swept);
         let told = format!("ours {}\nLRU {}", told(&ours), told(&lru));

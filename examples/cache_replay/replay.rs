@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use guildgate::cache::{AnswerCache, Entry, EntryKey, EntryState, Epochs, FlightKey, Realms, Role};
+use guildgate::cache::{Answers, Entry, EntryKey, EntryState, Gate, Realms};
 use guildgate::clock::{Clock, Tick};
 use guildgate::config::{Cache, Freshness};
 use guildgate::wire::Operation;
@@ -22,21 +22,19 @@ pub trait Trial {
 }
 
 /// The gateway's own.
-impl Trial for AnswerCache {
+impl Trial for Answers<()> {
     fn read(&mut self, at: EntryKey, freshness: Freshness, now: Tick, text: &str) -> bool {
-        if AnswerCache::get(self, &at).is_some_and(|entry| is_fresh(&entry, now)) {
+        let gate = self.gate.state(&at, now);
+        let Some(epoch) = gate.epoch() else { return false };
+        if self.get(&at, epoch).is_some_and(|entry| is_fresh(&entry, now)) {
             return true;
         }
-        if let Role::Leader(leader) = self.join(FlightKey::shared(at), || now) {
-            let entry = Arc::new(Entry::new((at, leader.epoch().of_answer), text.into(), (now, now), freshness, None));
-            self.insert(at, &entry, Realms::One(at.realm), now);
-            leader.complete(Ok(entry));
-        }
+        self.insert(&Arc::new(Entry::new((at, epoch), text.into(), now, freshness, None)), gate);
         false
     }
 
     fn write(&mut self, at: EntryKey, now: Tick) {
-        self.begin_write(at.member, &[Operation::GetPoints], Realms::One(at.realm), Duration::ZERO, now).end_settled();
+        write(&self.gate, at, now);
     }
 
     fn held(&self) -> u64 {
@@ -47,23 +45,23 @@ impl Trial for AnswerCache {
 /// The yardstick: as many bytes, and whoever was not asked for longest goes.
 pub struct Lru {
     entries: LruCache<EntryKey, Arc<Entry>>,
-    epochs: Epochs,
+    gate: Gate,
     room: u64,
 }
 
 impl Lru {
     pub fn new(max_size: u64) -> Self {
-        Lru { entries: LruCache::unbounded(), epochs: Epochs::default(), room: max_size }
+        Lru { entries: LruCache::unbounded(), gate: Gate::default(), room: max_size }
     }
 }
 
 impl Trial for Lru {
     fn read(&mut self, at: EntryKey, freshness: Freshness, now: Tick, text: &str) -> bool {
-        let epoch = self.epochs.epoch(&at);
+        let Some(epoch) = self.gate.state(&at, now).epoch() else { return false };
         if self.entries.get(&at).is_some_and(|entry| entry.epoch == epoch && is_fresh(entry, now)) {
             return true;
         }
-        let entry = Arc::new(Entry::new((at, epoch), text.into(), (now, now), freshness, None));
+        let entry = Arc::new(Entry::new((at, epoch), text.into(), now, freshness, None));
         let needed = u64::from(entry.weight());
         self.room += self.entries.pop(&at).map_or(0, |old| u64::from(old.weight()));
         while self.room < needed
@@ -77,14 +75,16 @@ impl Trial for Lru {
     }
 
     fn write(&mut self, at: EntryKey, now: Tick) {
-        self.epochs
-            .begin_write(at.member, &[Operation::GetPoints], Realms::One(at.realm), Duration::ZERO, now)
-            .end_settled();
+        write(&self.gate, at, now);
     }
 
     fn held(&self) -> u64 {
         self.entries.len() as u64
     }
+}
+
+fn write(gate: &Gate, at: EntryKey, now: Tick) {
+    gate.begin_write(at.member, &[Operation::GetPoints], Realms::One(at.realm), Duration::ZERO, now).end();
 }
 
 fn is_fresh(entry: &Entry, now: Tick) -> bool {

@@ -1,9 +1,11 @@
 use std::num::NonZeroU32;
 use std::ops::Range;
+use std::sync::Arc;
 
 use guildgate::clock::Tick;
-use guildgate::config::Rate;
-use guildgate::limits::{Bucket, RateChange, Verdict};
+use guildgate::config::{Rate, Tier};
+use guildgate::limits::{Budget, DecidedBy, LimitQuery, Policy};
+use guildgate::wire::Operation;
 
 use crate::chart::{Band, Figure, Line, Look, Mark, Panel, Point};
 
@@ -17,54 +19,59 @@ const RAISED_MS: u64 = 4_000;
 /// `rate = "20/s"`, as in the shipped tier `standard`.
 const PERIOD_NS: u64 = 1_000_000_000 / 20;
 
-fn rate(burst: u32) -> Rate {
-    Rate { period_ns: PERIOD_NS, burst: NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN) }
+fn policy(burst: u32) -> Policy {
+    let main = Rate { period_ns: PERIOD_NS, burst: NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN) };
+    let (write, daily, in_flight, candidate) = (None, None, None, None);
+    Policy::new(Arc::new(Tier { name: "standard".into(), main, write, daily, in_flight, candidate }))
 }
 
 fn tick(ms: u64) -> Tick {
     Tick(ms * 1_000_000)
 }
 
-/// A caller and the bucket it pays from, watched from 0 on.
+/// A caller and the budget it pays from, watched from 0 on.
 struct Watched {
-    rate: Rate,
-    bucket: Bucket,
+    policy: Policy,
+    budget: Budget,
     asked: Vec<Point>,
     let_in: Vec<Point>,
     level: Vec<Point>,
 }
 
 impl Watched {
-    fn new(rate: Rate) -> Self {
-        let bucket = Bucket::default();
-        let full = bucket.level(rate, tick(0)).remaining;
-        Watched { rate, bucket, asked: vec![(0, 0)], let_in: vec![(0, 0)], level: vec![(0, full)] }
+    fn new(policy: Policy) -> Self {
+        let (budget, start) = (Budget::default(), vec![(0, 0)]);
+        let full = budget.levels(&policy, tick(0), 0).main.remaining;
+        Watched { policy, budget, asked: start.clone(), let_in: start, level: vec![(0, full)] }
+    }
+
+    fn remaining(&self, at_ms: u64) -> u64 {
+        self.budget.levels(&self.policy, tick(at_ms), 0).main.remaining
     }
 
     /// For so long, a request every `every_ms`; `None`: a pause.
     fn watch(&mut self, ms: Range<u64>, every_ms: Option<u64>) {
         for at in ms.step_by(STEP_MS as usize) {
-            let now = tick(at);
+            let query = LimitQuery { operation: Operation::GetPoints, in_flight: 0, now: tick(at) };
             let (mut asked, mut let_in) = (last(&self.asked), last(&self.let_in));
             if every_ms.is_some_and(|every| at.is_multiple_of(every)) {
                 asked += 1;
-                let_in += u64::from(self.bucket.decide(self.rate, now) == Verdict::Admitted);
+                let decided = self.budget.decide(&self.policy, query, DecidedBy::ALONE, || 0);
+                let_in += u64::from(decided.over.is_none());
             }
             self.asked.push((at, asked));
             self.let_in.push((at, let_in));
-            self.level.push((at, self.bucket.level(self.rate, now).remaining));
+            self.level.push((at, self.remaining(at)));
         }
     }
 
     /// What a reload does to a key whose tier has another burst from now on. The level before and after.
-    fn reload(&mut self, to: Rate, at_ms: u64) -> (u64, u64) {
-        let now = tick(at_ms);
-        let after = Bucket::default();
-        let before = self.bucket.level(self.rate, now).remaining;
-        after.replace(&self.bucket, RateChange { from: self.rate, to, at: now, was_used: true });
-        let levels = (before, after.level(to, now).remaining);
+    fn reload(&mut self, to: Policy, at_ms: u64) -> (u64, u64) {
+        let before = self.remaining(at_ms);
+        self.budget.change_tier(to.tier(), tick(at_ms));
+        self.policy = to;
+        let levels = (before, self.remaining(at_ms));
         self.level.extend([(at_ms, levels.0), (at_ms, levels.1)]);
-        (self.bucket, self.rate) = (after, to);
         levels
     }
 }
@@ -80,7 +87,7 @@ fn at(points: &[Point], ms: u64) -> u64 {
 
 /// 100 requests a second for three seconds, a pause of three, and the same again.
 pub fn burst() -> Figure {
-    let mut key = Watched::new(rate(40));
+    let mut key = Watched::new(policy(40));
     key.watch(0..3_000, Some(10));
     key.watch(3_000..6_000, None);
     key.watch(6_000..9_000, Some(10));
@@ -130,12 +137,12 @@ pub fn burst() -> Figure {
 /// 40 requests a second for three seconds; a reload lowers the burst meanwhile, and another one raises it
 /// again in the pause.
 pub fn reload() -> Figure {
-    let (mut key, mut without) = (Watched::new(rate(40)), Watched::new(rate(40)));
+    let (mut key, mut without) = (Watched::new(policy(40)), Watched::new(policy(40)));
     key.watch(0..LOWERED_MS, Some(25));
-    let lowered = key.reload(rate(10), LOWERED_MS);
+    let lowered = key.reload(policy(10), LOWERED_MS);
     key.watch(LOWERED_MS..3_000, Some(25));
     key.watch(3_000..RAISED_MS, None);
-    let raised = key.reload(rate(40), RAISED_MS);
+    let raised = key.reload(policy(40), RAISED_MS);
     key.watch(RAISED_MS..7_005, None);
     without.watch(0..3_000, Some(25));
     without.watch(3_000..7_005, None);

@@ -25,7 +25,7 @@ use super::tokens::Role;
 use crate::clock::{Tick, seconds_up};
 use crate::config::Rate;
 use crate::keys::hide_keys;
-use crate::limits::{Bucket, Verdict};
+use crate::limits::{Bucket, Limiter};
 use crate::model::date_of;
 
 /// The largest body. The longest warn or review that is of use has a few KiB.
@@ -41,17 +41,19 @@ const HANDLER_TIMEOUT: Duration = Duration::from_secs(30);
 const ATTEMPTS: Rate = Rate { period_ns: 1_000_000_000, burst: std::num::NonZeroU32::new(10).unwrap() };
 
 /// Counts attempts with a wrong token.
-#[derive(Debug, Default)]
-pub(super) struct Attempts(Bucket);
+#[derive(Debug)]
+pub(super) struct Attempts(Limiter, Bucket);
+
+impl Default for Attempts {
+    fn default() -> Self {
+        Attempts(Limiter::new(ATTEMPTS), Bucket::default())
+    }
+}
 
 impl Attempts {
     /// Counts one more; the error is how long to wait where there were too many.
     fn count(&self, now: Tick) -> Result<(), Duration> {
-        match self.0.decide(ATTEMPTS, now) {
-            Verdict::Admitted => Ok(()),
-            Verdict::Refused { wait } => Err(wait),
-            Verdict::Replaced => Err(Duration::from_secs(1)), // no bucket is replaced here
-        }
+        self.1.charge(&self.0, now)
     }
 }
 

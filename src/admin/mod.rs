@@ -17,7 +17,7 @@ mod tokens; // admin.token, read_token, bot_token
 mod traffic; // the requests of the last 15 minutes
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -42,11 +42,6 @@ use crate::runtime::{ThreadSettings, start_thread};
 use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
 use crate::tls::Certificate;
-
-/// For how long the address is tried again after a predecessor may still have it.
-const BIND_FOR: Duration = Duration::from_secs(2);
-
-const BIND_RETRY: Duration = Duration::from_millis(20);
 
 /// How long a stop waits for the requests under way.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -78,14 +73,6 @@ pub struct Admin {
     pub hosts: Vec<String>,
 }
 
-/// Where the listener listens.
-#[derive(Debug)]
-pub enum Address {
-    Bound(TcpListener),
-    /// A predecessor may still have it; it is bound in the background.
-    SoonFree(SocketAddr),
-}
-
 /// The thread that serves.
 #[derive(Debug)]
 pub struct AdminThread {
@@ -98,7 +85,7 @@ impl Admin {
     ///
     /// # Errors
     /// Where the thread or its runtime cannot be started, or TLS cannot be set up.
-    pub fn start(self, address: Address) -> io::Result<AdminThread> {
+    pub fn start(self, listener: TcpListener) -> io::Result<AdminThread> {
         let Admin { gateway, process, tokens, audit, reload, store, certificate, metrics, hosts } = self;
         let tls = certificate.map(acceptor).transpose()?;
         let shared = Arc::new(Shared {
@@ -124,7 +111,7 @@ impl Admin {
             let sampled = shared.clone();
             tokio::spawn(async move { sampled.traffic.sample(&sampled.gateway).await });
             tokio::select! {
-                () = serve(shared, address, hosts, tls, stopped.clone()) => {}
+                () = serve(shared, listener, hosts, tls, stopped.clone()) => {}
                 // The requests under way have had their time.
                 () = async { stopped.cancelled().await; tokio::time::sleep(STOP_TIMEOUT).await } => {}
             }
@@ -137,21 +124,17 @@ impl Admin {
 
 async fn serve(
     shared: Arc<Shared>,
-    address: Address,
+    listener: TcpListener,
     hosts: Vec<String>,
     tls: Option<TlsAcceptor>,
     stop: CancellationToken,
 ) {
-    let listener = match address {
-        Address::Bound(listener) => Ok(listener),
-        Address::SoonFree(address) => bind_soon(address).await,
-    };
-    let listener = listener.and_then(|listener| {
+    let listens = || {
         listener.set_nonblocking(true)?;
         let hosts = Hosts { address: listener.local_addr()?.ip(), names: hosts };
-        Ok((tokio::net::TcpListener::from_std(listener)?, hosts))
-    });
-    match listener {
+        Ok::<_, io::Error>((tokio::net::TcpListener::from_std(listener)?, hosts))
+    };
+    match listens() {
         Ok((listener, hosts)) => {
             let router = router::router(shared.clone(), hosts, tls.is_some());
             server::serve(listener, router, tls, stop).await;
@@ -159,16 +142,6 @@ async fn serve(
             let _ = shared.changes.acquire_many(MAX_CHANGES as u32).await;
         }
         Err(error) => tracing::error!(%error, "admin.listen cannot be listened on; this process has no admin listener"),
-    }
-}
-
-async fn bind_soon(address: SocketAddr) -> io::Result<TcpListener> {
-    let deadline = Instant::now() + BIND_FOR;
-    loop {
-        match TcpListener::bind(address) {
-            Err(_) if Instant::now() < deadline => tokio::time::sleep(BIND_RETRY).await,
-            bound => return bound,
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! One cached answer: its key, and until when it is fresh, stale (RFC 5861) or unusable. An answer is never used from
-//! the first expiry in it on. Time is an argument, and an entry never changes. Whether a write has overtaken an entry
-//! is not decided here: callers compare epochs.
+//! the first expiry in it on (guarantee 4). Time is an argument, and an entry never changes. Whether a write has overtaken
+//! an entry is not decided here: callers compare epochs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,12 +10,12 @@ use ahash::RandomState;
 use moka::notification::RemovalCause;
 use moka::sync::Cache;
 
-use super::epochs::Epoch;
+use super::gate::Epoch;
 use super::index::Index;
 use crate::clock::Tick;
 use crate::config::Freshness;
-use crate::model::{Digest, MemberId};
-use crate::wire::{Fault, Operation};
+use crate::model::MemberId;
+use crate::wire::Operation;
 
 /// Memory of an entry besides its text: key, timestamps, two reference counts and moka's own bookkeeping. The system
 /// allocates about 390 bytes for them, rounded up here, so that `cache.max_size` bounds memory and not only text
@@ -43,47 +43,9 @@ pub struct Entry {
     /// The epoch under which the origin was asked. The entry is usable only while this epoch is current.
     pub epoch: Epoch,
     pub(super) asked: Tick,
-    pub(super) answered: Tick,
     freshness: Freshness,
     /// The first expiry in the text, in Unix seconds: the entry is unusable from then on (guarantee 4).
     expires: Option<i64>,
-}
-
-/// What a flight asks the origin for, and which callers share it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FlightKey {
-    pub entry: EntryKey,
-    /// Only callers whose key has this digest share the flight; `None`: all callers of the realm.
-    pub restricted_to: Option<Digest>,
-}
-
-impl FlightKey {
-    /// The flight of all callers of the realm.
-    pub fn shared(entry: EntryKey) -> Self {
-        FlightKey { entry, restricted_to: None }
-    }
-}
-
-/// The result of asking the origin for an entry.
-pub type FetchResult = Result<Arc<Entry>, FetchError>;
-
-/// Why there is no answer, and which callers of a flight that concerns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FetchError {
-    /// The origin failed, or refused the request: all of them.
-    Fault(Fault),
-    /// The origin refused the key with this digest (02) or limited it (429): callers with that key.
-    KeyRefused(Digest, Fault),
-    /// The gateway did not send the request, or withholds the store's answer, because the leader's key is not valid any
-    /// more: the leader alone.
-    NotSent(Fault),
-}
-
-impl FetchError {
-    pub fn fault(self) -> Fault {
-        let (FetchError::Fault(fault) | FetchError::KeyRefused(_, fault) | FetchError::NotSent(fault)) = self;
-        fault
-    }
 }
 
 /// How an entry may be used at one moment.
@@ -100,16 +62,15 @@ pub enum EntryState {
 }
 
 impl Entry {
-    /// `asked` is read before the origin is asked, so that an answer is never older than its age says, and `answered` once it
-    /// has answered.
+    /// `asked` is read before the origin is asked, so that an answer is never older than its age says.
     pub fn new(
         (key, epoch): (EntryKey, Epoch),
         text: Arc<str>,
-        (asked, answered): (Tick, Tick),
+        asked: Tick,
         freshness: Freshness,
         expires: Option<i64>,
     ) -> Self {
-        Entry { key, text, epoch, asked, answered, freshness, expires }
+        Entry { key, text, epoch, asked, freshness, expires }
     }
 
     /// The state at `now`. The wall clock, in milliseconds, is read only if the text contains an expiry.
@@ -135,13 +96,6 @@ impl Entry {
     /// Time since the origin was asked.
     pub fn age(&self, now: Tick) -> Duration {
         now.since(self.asked)
-    }
-
-    /// Whether it says something else than an answer that is to take its place, and may be the newer one: the origin was asked
-    /// for that before it had given this one.
-    pub(super) fn contradicts(&self, next: &Entry) -> bool {
-        let may_be_newer = next.asked < self.answered;
-        may_be_newer && self.key == next.key && self.epoch == next.epoch && self.text != next.text
     }
 
     /// Whether the configuration lets this answer be used more than once.

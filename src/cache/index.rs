@@ -11,7 +11,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwapOption, Guard};
 
 use super::entry::{Entries, Entry, EntryKey};
-use super::epochs::hash_of;
+use super::gate::hash_of;
 use crate::sync::Mutex;
 
 /// Slots: 512 KiB. Entries that share a slot displace each other, which costs a look-up in moka.
@@ -66,20 +66,18 @@ impl Index {
         Some(entry)
     }
 
-    /// Inserts an entry into `entries` and into the table, and returns whether it did: not in place of one that
-    /// [contradicts](Entry::contradicts) it, as it may where keys that the origin has refused ask for themselves.
-    pub(super) fn insert(&self, entry: &Arc<Entry>, entries: &Entries) -> bool {
+    /// Inserts an entry into `entries` and into the table, unless the one that is there was asked for later: two keys of a
+    /// guild may ask at once, and their answers may come in another order.
+    pub(super) fn insert(&self, entry: &Arc<Entry>, entries: &Entries) {
         let number = self.number(&entry.key);
         let _lock = self.locks[number % LOCKS].lock();
         let found = self.slots[number].load_full().filter(|kept| kept.key == entry.key);
         // `get` would count as a hit of one that is not there, too.
         let kept = found.or_else(|| if entries.contains_key(&entry.key) { entries.get(&entry.key) } else { None });
-        if kept.is_some_and(|kept| kept.contradicts(entry)) {
-            return false;
+        if kept.is_none_or(|kept| kept.epoch != entry.epoch || kept.asked <= entry.asked) {
+            self.slots[number].store(Some(entry.clone()));
+            entries.insert(entry.key, entry.clone());
         }
-        self.slots[number].store(Some(entry.clone()));
-        entries.insert(entry.key, entry.clone());
-        true
     }
 
     /// To be called when moka has removed an entry.

@@ -27,7 +27,7 @@ pub enum ClusterCommand {
 }
 
 /// The columns of a node.
-const COLUMNS: [Column<Node>; 9] = [
+const COLUMNS: [Column<Node>; 8] = [
     ("NODE", |node| node.node.clone()),
     ("STATE", |node| node.state_in_words().to_owned()),
     ("VERSION", |node| node.version.clone()),
@@ -36,7 +36,6 @@ const COLUMNS: [Column<Node>; 9] = [
     ("UP", |node| rough(Duration::from_millis(node.uptime_ms))),
     ("HEARD", |node| format!("{} ago", rough(Duration::from_millis(node.age_ms)))),
     ("WRITES HEARD", Node::writes_in_words),
-    ("TOKENS HELD", |node| node.held_tokens.to_string()),
 ];
 
 impl ClusterCommand {

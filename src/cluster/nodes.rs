@@ -1,43 +1,52 @@
-//! What each node tells of itself once a second, in one hash in Redis, and what is wrong by what all of them tell. Ages
-//! are by Redis's clock, so that the clocks of nodes do not matter. What is read is checked: another program may have
-//! written it.
+//! What each node tells of itself once a second, in a key of its own in Redis that expires, and what is wrong by what all of
+//! them tell. The age of a record is how far its expiry has come, so the clocks of nodes do not matter. While Redis is
+//! away, the same task finds out whether it is back.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
-use redis::Script;
 use serde::{Deserialize, Serialize};
+use tokio::time::{sleep, timeout};
 use utoipa::ToSchema;
 
-use super::redis::{RedisConnection, RedisFault, ServerInfo};
-use super::turns::{COMMAND_TIMEOUT, evicts_text};
+use super::bus_redis::RedisStream;
+use super::freshness::MAX_AGE;
+use super::limits::SharedLimits;
+use super::redis::{RedisConnection, RedisFault, ServerInfo, note_garbage};
+use crate::clock::{Clock, Tick};
 use crate::config::{Cluster, ConfigHash};
 use crate::json::from_object;
 use crate::model::rough;
 
+/// How long a start tries to reach Redis.
+pub const START_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often a node tells of itself, and how often it tries whether Redis is back.
+const BEAT_EVERY: Duration = Duration::from_secs(1);
+const PROBE_EVERY: Duration = Duration::from_millis(100);
+
+/// How long telling and a check may take: longer than a request waits for Redis.
+const BEAT_WITHIN: Duration = Duration::from_secs(1);
+
 /// For how long a node counts after it was heard.
-pub(super) const COUNTS_FOR: Duration = Duration::from_secs(10);
+const COUNTS_FOR: Duration = Duration::from_secs(10);
 
 /// For how long the record of a node is kept that ended without saying so.
-const KEEP: Duration = Duration::from_secs(300);
+const KEEP_MS: u64 = 300_000;
 
-/// How long two processes of one name may both say that they serve: a hand-over takes less.
-const BOTH_SERVE: u64 = 2000;
-
-/// Longest name of a node, version and hash in a record.
-const MAX_WORD: usize = 64;
-
-/// Names in one message.
-const MAX_NAMES: usize = 10;
+/// A question about no key: one request at one a second.
+const PROBE: [u64; 10] = [1, 0, 0, 1_000_000_000, 1, 0, 0, 0, 0, 0];
 
 /// What is the same at all nodes that serve: its name, what to give them, and its hash.
-pub(super) const COMPARED: [Compared; 2] = [
+const COMPARED: [Compared; 2] = [
     ("configurations", "settings", |node| Some(&node.config_hash)),
     ("key files", "keys", |node| node.keys_hash.as_deref()),
 ];
 
 /// See [`COMPARED`].
-pub(super) type Compared = (&'static str, &'static str, fn(&Node) -> Option<&str>);
+type Compared = (&'static str, &'static str, fn(&Node) -> Option<&str>);
 
 /// What a node does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -68,12 +77,8 @@ pub struct Node {
     /// Of the keys of its key file; null: it has none, or is of an older version.
     pub keys_hash: Option<String>,
     pub state: NodeState,
-    /// For how long it had been in that state when it was heard.
-    pub state_ms: u64,
-    /// The same, since its start.
+    /// How long ago it had started when it was heard.
     pub uptime_ms: u64,
-    /// Tokens of all keys that Redis has set aside for it and that it has not spent.
-    pub held_tokens: u64,
     /// Age of what it knew of other nodes' writes then; null: it follows none.
     pub writes_age_ms: Option<u64>,
     /// That is too old, so it answers nothing from memory.
@@ -102,67 +107,259 @@ pub struct ClusterStatus {
     pub warnings: Vec<String>,
 }
 
-/// What was read of all nodes at one moment.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Nodes {
+/// What this node tells, and what it read of all nodes.
+#[derive(Debug)]
+pub(super) struct NodeRecords {
+    /// Names this process among all that ever had this node's name: 16 hexadecimal digits.
+    incarnation: String,
+    /// `None`: it has ended.
+    pub(super) state: Option<NodeState>,
     list: Vec<Node>,
-    /// What is no record of a node, by its name in Redis.
-    pub(super) ignored: BTreeSet<String>,
+    read_at: Tick,
+    /// When as many nodes as count now were seen last.
+    counted_at: Tick,
 }
 
-/// The script by which nodes tell of themselves.
-#[derive(Clone, Debug)]
-pub(super) struct NodesScript(Script);
+impl Default for NodeRecords {
+    fn default() -> Self {
+        let (incarnation, state) = (format!("{:016x}", fastrand::u64(..)), Some(NodeState::Starting));
+        NodeRecords { incarnation, state, list: Vec::new(), read_at: Tick(0), counted_at: Tick(0) }
+    }
+}
 
 /// Asks Redis for the nodes, and tells nothing.
 ///
 /// # Errors
 /// Why Redis cannot be used.
 pub async fn status(config: &Cluster) -> Result<(ServerInfo, ClusterStatus), RedisFault> {
-    let connection = RedisConnection::open(&config.redis, COMMAND_TIMEOUT).await?;
-    let info = connection.info().await?;
-    let nodes = NodesScript::new().run(&connection, &key(config), "", "").await?;
-    let mut warnings = nodes.warnings();
-    warnings.extend(info.evicts.then(|| evicts_text(config)));
-    Ok((info, ClusterStatus { redis: config.redis.to_string(), nodes: nodes.list, warnings }))
+    let connection = RedisConnection::open(&config.redis).await?;
+    let ask = async { Ok((connection.info().await?, read(&connection, config, false).await?)) };
+    let (info, nodes) = in_time(ask).await?;
+    let mut all = warnings(&nodes);
+    all.extend(info.evicts.then(|| evicts_text(config)));
+    Ok((info, ClusterStatus { redis: config.redis.to_string(), nodes, warnings: all }))
 }
 
-/// The hash of all nodes.
-pub(super) fn key(config: &Cluster) -> String {
-    format!("{}:nodes", config.prefix)
+/// Connects once, as a check does: whether the server can be used, what it says of itself, and how long it took to decide on
+/// a request.
+///
+/// # Errors
+/// Why it cannot be used.
+pub async fn check(config: &Cluster) -> Result<(ServerInfo, Duration), RedisFault> {
+    let limits = SharedLimits::new(config.clone(), Clock::system());
+    let connection = RedisConnection::open(&config.redis).await?;
+    let ask = async {
+        let info = connection.info().await?;
+        // The rights, by what a node does.
+        limits.tell(&connection, "check", Some("{}")).await?;
+        limits.tell(&connection, "check", None).await?;
+        let probe = probe(config);
+        let _: Vec<u64> = connection.run_script(&limits.script, &probe, &PROBE).await?; // it loads the script, too
+        let begin = Instant::now();
+        let _: Vec<u64> = connection.run_script(&limits.script, &probe, &PROBE).await?;
+        Ok((info, begin.elapsed()))
+    };
+    let checked = in_time(ask).await?;
+    if let Some(stream) = RedisStream::of(config) {
+        stream.check().await?;
+    }
+    Ok(checked)
 }
 
-impl NodesScript {
-    pub(super) fn new() -> Self {
-        NodesScript(Script::new(include_str!("nodes.lua")))
+async fn in_time<T>(ask: impl Future<Output = Result<T, RedisFault>>) -> Result<T, RedisFault> {
+    timeout(BEAT_WITHIN, ask).await.map_err(|_| RedisFault::late("a command", BEAT_WITHIN)).flatten()
+}
+
+/// The set of the incarnations that have a record, and one of these. All have one hash tag.
+fn index(config: &Cluster) -> String {
+    format!("{}:{{node}}", config.prefix)
+}
+
+/// What is no key's.
+fn probe(config: &Cluster) -> String {
+    format!("{}:probe", config.prefix)
+}
+
+fn name_of(config: &Cluster, incarnation: &str) -> String {
+    format!("{}:{incarnation}", index(config))
+}
+
+/// What all nodes have told, in order of name; `cleans`: what is left of nodes that are forgotten is removed.
+async fn read(connection: &RedisConnection, config: &Cluster, cleans: bool) -> Result<Vec<Node>, RedisFault> {
+    let index = index(config);
+    let (incarnations,): (Vec<String>,) = connection.run_all(redis::pipe().smembers(&index)).await?;
+    if incarnations.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (mut records, mut gone) = (redis::pipe(), redis::pipe());
+    for incarnation in &incarnations {
+        records.get(name_of(config, incarnation)).pttl(name_of(config, incarnation));
+    }
+    let answers: Vec<redis::Value> = connection.run_all(&records).await?;
+    let mut nodes = Vec::new();
+    for (incarnation, answer) in incarnations.iter().zip(answers.chunks_exact(2)) {
+        let record: Vec<u8> = redis::from_redis_value(answer[0].clone()).unwrap_or_default();
+        let left: i64 = redis::from_redis_value(answer[1].clone()).unwrap_or(-1);
+        match Node::read(incarnation, left, &record) {
+            Some(node) => nodes.push(node),
+            None => drop(gone.srem(&index, incarnation)),
+        }
+    }
+    if cleans && !gone.is_empty() {
+        let _: Vec<redis::Value> = connection.run_all(&gone).await?;
+    }
+    // One that is heard no more, and whose place another one of its name has taken, was restarted.
+    let heard: Vec<String> = nodes.iter().filter(|node| node.is_heard()).map(|node| node.node.clone()).collect();
+    nodes.retain(|node| node.is_heard() || !heard.contains(&node.node));
+    nodes.sort_by(|a, b| (&a.node, b.uptime_ms, &a.incarnation).cmp(&(&b.node, a.uptime_ms, &b.incarnation)));
+    Ok(nodes)
+}
+
+impl SharedLimits {
+    /// Connects, and tries for five seconds if that fails in a way that may pass.
+    ///
+    /// # Errors
+    /// Why Redis cannot be used, as a text for people.
+    pub async fn start(config: Cluster, config_hash: ConfigHash, clock: Clock) -> Result<Arc<Self>, String> {
+        let begin = Instant::now();
+        let info = loop {
+            match check(&config).await {
+                Ok((info, _)) => break info,
+                Err(fault) if fault.may_pass && begin.elapsed() < START_TIMEOUT => sleep(PROBE_EVERY).await,
+                Err(fault) => return Err(format!("Redis at {} cannot be used: {fault}", config.redis)),
+            }
+        };
+        if info.evicts {
+            tracing::warn!("{}", evicts_text(&config));
+        }
+        let limits = SharedLimits::new(config, clock);
+        if let Err(fault) = limits.beat(NodeReport { config_hash, keys_hash: None, writes_age: None }).await {
+            limits.failed(&fault);
+        }
+        Ok(limits)
     }
 
-    /// Tells this record of an incarnation (an empty one: it leaves), and returns what all nodes have told. An empty
-    /// incarnation changes nothing.
-    pub(super) async fn run(
+    /// Tells the other nodes of this one, until [`SharedLimits::set_state`] says that it ends.
+    pub async fn run(&self, report: impl Fn() -> NodeReport + Send) {
+        loop {
+            let every = if self.is_away() { PROBE_EVERY } else { BEAT_EVERY };
+            let _ = timeout(every, self.wake.notified()).await; // whichever comes first
+            if let Err(fault) = self.beat(report()).await {
+                self.failed(&fault);
+            }
+            if self.nodes.lock().state.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Tells of this node, and reads what the others told. If Redis was away, it must decide in time before it is back.
+    async fn beat(&self, report: NodeReport) -> Result<(), RedisFault> {
+        let record = self.record(report);
+        let incarnation = self.nodes.lock().incarnation.clone();
+        let mut number = 0;
+        let beat = async {
+            let connection;
+            (number, connection) = self.connection().await?;
+            self.tell(&connection, &incarnation, record.as_deref()).await?;
+            read(&connection, &self.config, true).await
+        };
+        let told = in_time(beat).await;
+        // One over which nothing comes back is no better than none.
+        if told.is_err() || self.is_away() {
+            self.disconnect(number);
+        }
+        self.set_nodes(told?);
+        if self.is_away() {
+            self.run_script(&probe(&self.config), &PROBE).await?;
+            self.is_back();
+        }
+        Ok(())
+    }
+
+    /// Puts the record of an incarnation into Redis; `None`: it has ended.
+    async fn tell(
         &self,
         connection: &RedisConnection,
-        key: &str,
         incarnation: &str,
-        record: &str,
-    ) -> Result<Nodes, RedisFault> {
-        let arguments = [incarnation.to_owned(), KEEP.as_micros().to_string(), record.to_owned()];
-        let answer: Vec<Vec<u8>> = connection.run_script(&self.0, key, &arguments).await?;
-        Ok(Nodes::read(&answer))
+        record: Option<&str>,
+    ) -> Result<(), RedisFault> {
+        let (index, name) = (index(&self.config), name_of(&self.config, incarnation));
+        let mut tell = redis::pipe();
+        match record {
+            Some(record) => tell.pset_ex(&name, record, KEEP_MS).sadd(&index, incarnation),
+            None => tell.del(&name).srem(&index, incarnation),
+        };
+        let mut told: Result<Vec<redis::Value>, _> = connection.run_all(&tell).await;
+        if told.as_ref().is_err_and(RedisFault::is_of_another_type) {
+            self.counters.garbage.fetch_add(1, Ordering::Relaxed);
+            note_garbage(&index);
+            let _: Vec<redis::Value> = connection.run_all(redis::pipe().del(&index)).await?;
+            told = connection.run_all(&tell).await;
+        }
+        told.map(drop)
+    }
+
+    /// What this node tells the others; `None`: it ends.
+    fn record(&self, NodeReport { config_hash, keys_hash, writes_age }: NodeReport) -> Option<String> {
+        let state = self.nodes.lock().state?;
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let node = Node {
+            incarnation: String::new(),
+            age_ms: 0,
+            node: self.config.node.clone(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            config_hash: config_hash.to_string(),
+            keys_hash: keys_hash.map(|hash| hash.to_string()),
+            state,
+            uptime_ms: millis(self.started.elapsed()),
+            writes_age_ms: writes_age.map(millis),
+            cut_off: writes_age >= Some(MAX_AGE),
+        };
+        serde_json::to_string(&node).ok() // it has no map
+    }
+
+    /// What all nodes told was read now. Fewer nodes count only once fewer were seen for ten seconds: after an outage the
+    /// others tell of themselves one after the other.
+    fn set_nodes(&self, list: Vec<Node>) {
+        let count = list.iter().filter(|node| node.is_heard()).count();
+        let (count, now) = (u32::try_from(count).unwrap_or(u32::MAX).max(1), self.clock.now());
+        let mut nodes = self.nodes.lock();
+        (nodes.read_at, nodes.list) = (now, list);
+        if count >= self.nodes_seen.load(Ordering::Relaxed) || now.since(nodes.counted_at) >= COUNTS_FOR {
+            nodes.counted_at = now;
+            self.nodes_seen.store(count, Ordering::Relaxed);
+        }
+    }
+
+    /// All nodes, as they were told within the last second, or before Redis was away.
+    pub fn status(&self) -> ClusterStatus {
+        let nodes = self.nodes.lock();
+        let later = u64::try_from(self.clock.now().since(nodes.read_at).as_millis()).unwrap_or(u64::MAX);
+        let mut list = nodes.list.clone();
+        list.iter_mut().for_each(|node| node.age_ms = node.age_ms.saturating_add(later));
+        let warnings = if self.is_away() { Vec::new() } else { warnings(&list) };
+        ClusterStatus { redis: self.config.redis.to_string(), nodes: list, warnings }
+    }
+
+    /// How many configurations the nodes have that serve, and how many key files.
+    pub fn configurations(&self) -> [usize; 2] {
+        let nodes = self.nodes.lock();
+        COMPARED.map(|compared| by_hash(&nodes.list, &compared).len())
     }
 }
 
 impl Node {
-    /// What stands in Redis under this incarnation.
-    fn read(incarnation: &str, age_us: u64, record: &[u8]) -> Option<Node> {
-        let is_word = |text: &str| {
-            let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
-            (1..=MAX_WORD).contains(&text.len()) && text.chars().all(is_allowed)
-        };
+    /// What stands in Redis under this incarnation, with so many milliseconds left until it expires; `None`: nothing, or
+    /// no record of a node.
+    fn read(incarnation: &str, left_ms: i64, record: &[u8]) -> Option<Node> {
         let node: Node = from_object(record).ok()?;
-        let words = [incarnation, &node.node, &node.version, &node.config_hash];
-        let is_record = words.into_iter().chain(node.keys_hash.as_deref()).all(is_word);
-        is_record.then(|| Node { incarnation: incarnation.to_owned(), age_ms: age_us / 1000, ..node })
+        let age_ms = KEEP_MS.saturating_sub(u64::try_from(left_ms).ok()?);
+        // Another program may have written it.
+        let is_shown =
+            [&node.node, &node.version, &node.config_hash].iter().all(|text| !text.contains(char::is_control));
+        is_shown.then(|| Node { incarnation: incarnation.to_owned(), age_ms, ..node })
     }
 
     /// What it does, and whether it is heard.
@@ -183,129 +380,70 @@ impl Node {
     }
 
     fn is_heard(&self) -> bool {
-        u128::from(self.age_ms) <= COUNTS_FOR.as_millis()
-    }
-
-    /// Whether it was heard, and answers callers.
-    fn serves(&self) -> bool {
-        self.is_heard() && self.state == NodeState::Serving
-    }
-
-    /// Whether both said that they serve for longer than a hand-over takes.
-    fn serves_beside(&self, other: &Node) -> bool {
-        let began = |node: &Node| node.age_ms.saturating_add(node.state_ms);
-        let overlap = began(self).min(began(other)).saturating_sub(self.age_ms.max(other.age_ms));
-        self.node == other.node && self.incarnation != other.incarnation && overlap > BOTH_SERVE
-    }
-
-    /// Whether it took the place of a node of its name that was heard no more.
-    fn replaced(&self, other: &Node) -> bool {
-        let began = self.age_ms.saturating_add(self.uptime_ms);
-        let is_other = self.node == other.node && self.incarnation != other.incarnation;
-        is_other && began < other.age_ms.saturating_add(BOTH_SERVE)
+        Duration::from_millis(self.age_ms) <= COUNTS_FOR
     }
 }
 
-impl Nodes {
-    fn read(answer: &[Vec<u8>]) -> Self {
-        let mut nodes = Nodes::default();
-        for told in answer.chunks_exact(3) {
-            let incarnation = String::from_utf8_lossy(&told[0]);
-            let age = std::str::from_utf8(&told[1]).ok().and_then(|age| age.parse().ok());
-            match age.and_then(|age| Node::read(&incarnation, age, &told[2])) {
-                Some(node) => nodes.list.push(node),
-                None => drop(nodes.ignored.insert(incarnation.escape_debug().take(MAX_WORD).collect())),
-            }
+/// The nodes that serve and have this, by its hash.
+fn by_hash<'n>(nodes: &'n [Node], (_, _, hash): &Compared) -> BTreeMap<&'n str, Vec<&'n Node>> {
+    let mut by_hash = BTreeMap::<_, Vec<_>>::new();
+    for node in nodes.iter().filter(|node| node.is_heard() && node.state == NodeState::Serving) {
+        if let Some(hash) = hash(node) {
+            by_hash.entry(hash).or_default().push(node);
         }
-        nodes.list.sort_by(|a, b| (&a.node, b.uptime_ms, &a.incarnation).cmp(&(&b.node, a.uptime_ms, &b.incarnation)));
-        nodes
     }
-
-    /// The same, as they are this much later.
-    pub(super) fn later(mut self, by: Duration) -> Self {
-        let by = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
-        self.list.iter_mut().for_each(|node| node.age_ms = node.age_ms.saturating_add(by));
-        self
-    }
-
-    pub(super) fn into_list(self) -> Vec<Node> {
-        self.list
-    }
-
-    /// How many nodes run.
-    pub(super) fn count(&self) -> u32 {
-        u32::try_from(self.list.iter().filter(|node| node.is_heard()).count()).unwrap_or(u32::MAX)
-    }
-
-    /// The nodes that serve and have this, by its hash.
-    pub(super) fn by_hash(&self, (_, _, hash): &Compared) -> BTreeMap<&str, Vec<&Node>> {
-        let mut nodes = BTreeMap::<_, Vec<_>>::new();
-        for node in self.list.iter().filter(|node| node.serves()) {
-            if let Some(hash) = hash(node) {
-                nodes.entry(hash).or_default().push(node);
-            }
-        }
-        nodes
-    }
-
-    /// What is wrong, with what to do.
-    pub(super) fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
-        if self.list.is_empty() {
-            let text = "no node was heard in the last 5 minutes: start one, or see whether all of them have this Redis \
-                        and this cluster.prefix";
-            warnings.push(text.to_owned());
-        }
-        for compared in &COMPARED {
-            let nodes = self.by_hash(compared);
-            if nodes.len() > 1 {
-                let at = nodes
-                    .iter()
-                    .map(|(hash, nodes)| format!("{hash} at {}", some(nodes.iter().map(|n| n.node.clone()))));
-                let at = at.take(MAX_NAMES).collect::<Vec<_>>().join("; ");
-                let (what, same, _) = compared;
-                warnings.push(format!("the {what} of the nodes differ ({at}): give all of them the same {same}"));
-            }
-        }
-        let mut clashes = BTreeMap::<&str, Vec<String>>::new();
-        let serving: Vec<&Node> = self.list.iter().filter(|node| node.serves()).collect();
-        for node in serving.iter().filter(|node| serving.iter().any(|other| node.serves_beside(other))) {
-            let process = format!("process {} (incarnation {})", node.pid, node.incarnation);
-            clashes.entry(&node.node).or_default().push(process);
-        }
-        for (name, processes) in clashes {
-            let processes = some(processes.into_iter());
-            warnings.push(format!("{processes} all have the name {name}: give each node a cluster.node of its own"));
-        }
-        for node in &self.list {
-            let name = format!("node {} (process {})", node.node, node.pid);
-            if node.is_heard() && node.cut_off {
-                warnings.push(format!(
-                    "{name} is cut off: it last heard of other nodes' writes {}, and answers nothing from memory: see \
-                     its process log",
-                    node.writes_in_words()
-                ));
-            }
-            let is_lost = !node.is_heard() && node.state == NodeState::Serving;
-            if is_lost && !self.list.iter().any(|other| other.replaced(node)) {
-                let age = rough(Duration::from_millis(node.age_ms));
-                warnings.push(format!(
-                    "{name} was last heard {age} ago: it was killed, stands still, or does not reach Redis"
-                ));
-            }
-        }
-        warnings.extend(self.ignored.iter().take(MAX_NAMES).map(|name| {
-            format!("in Redis, `{name}` is no record of a node, and is ignored: see which program writes it there")
-        }));
-        warnings
-    }
+    by_hash
 }
 
-/// The first of these names, and how many there are besides.
-fn some(names: impl ExactSizeIterator<Item = String>) -> String {
-    let more = names.len().saturating_sub(MAX_NAMES);
-    let text = names.take(MAX_NAMES).collect::<Vec<_>>().join(", ");
-    if more > 0 { format!("{text} and {more} more") } else { text }
+/// What is wrong, with what to do.
+fn warnings(list: &[Node]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if list.is_empty() {
+        let text = "no node was heard in the last 5 minutes: start one, or see whether all of them have this Redis \
+                    and this cluster.prefix";
+        warnings.push(text.to_owned());
+    }
+    for compared in &COMPARED {
+        let nodes = by_hash(list, compared);
+        if nodes.len() > 1 {
+            let names = |nodes: &[&Node]| nodes.iter().map(|node| &*node.node).collect::<Vec<_>>().join(", ");
+            let at: Vec<_> = nodes.iter().map(|(hash, nodes)| format!("{hash} at {}", names(nodes))).collect();
+            let (what, same, _) = compared;
+            warnings
+                .push(format!("the {what} of the nodes differ ({}): give all of them the same {same}", at.join("; ")));
+        }
+    }
+    for node in list {
+        let name = format!("node {} (process {})", node.node, node.pid);
+        if node.is_heard() && node.cut_off {
+            warnings.push(format!(
+                "{name} is cut off: it last heard of other nodes' writes {}, and answers nothing from memory: see \
+                 its process log",
+                node.writes_in_words()
+            ));
+        }
+        if !node.is_heard() && node.state == NodeState::Serving {
+            let age = rough(Duration::from_millis(node.age_ms));
+            warnings
+                .push(format!("{name} was last heard {age} ago: it was killed, stands still, or does not reach Redis"));
+        }
+    }
+    warnings
+}
+
+/// What is said of a server that answers later than a request waits for it.
+pub fn late_text(config: &Cluster, took: Duration) -> String {
+    let (took, waits) = (took.as_millis(), config.timeout.as_millis());
+    format!("it answers after {took} ms, and a request waits {waits} ms for it (cluster.timeout)")
+}
+
+/// What is said of a server that evicts keys.
+pub fn evicts_text(config: &Cluster) -> String {
+    format!(
+        "Redis at {} evicts keys when its memory is full (maxmemory-policy), and with a key its limits; set it to \
+         `noeviction`",
+        config.redis
+    )
 }
 
 #[cfg(test)]
@@ -322,9 +460,7 @@ mod tests {
             config_hash: "0123456789ab".to_owned(),
             keys_hash: None,
             state: NodeState::Serving,
-            state_ms: 60_000,
             uptime_ms: 61_000,
-            held_tokens: 5,
             writes_age_ms: Some(100),
             cut_off: false,
         };
@@ -332,19 +468,19 @@ mod tests {
         node
     }
 
-    fn warnings<const N: usize>(list: [Node; N]) -> Vec<String> {
-        Nodes { list: list.to_vec(), ..Nodes::default() }.warnings()
+    fn of<const N: usize>(list: [Node; N]) -> Vec<String> {
+        warnings(&list)
     }
 
     #[track_caller]
     fn says<const N: usize>(list: [Node; N], words: &[&str]) {
-        let warnings = warnings(list);
+        let warnings = of(list);
         assert!(warnings.len() == 1 && words.iter().all(|word| warnings[0].contains(word)), "{words:?}: {warnings:?}");
     }
 
     #[test]
     fn nodes_that_hear_each_other_under_one_configuration_give_no_warning() {
-        assert_eq!(warnings([node("a", |_| {}), node("b", |_| {})]), Vec::<String>::new());
+        assert_eq!(of([node("a", |_| {}), node("b", |_| {})]), Vec::<String>::new());
         says([], &["no node was heard"]);
     }
 
@@ -355,71 +491,33 @@ mod tests {
             [node("a", |_| {}), other(NodeState::Serving), node("c", |_| {})],
             &["0123456789ab at a, c; ba9876543210 at b"],
         );
-        assert_eq!(warnings([node("a", |_| {}), other(NodeState::Draining)]), Vec::<String>::new());
+        assert_eq!(of([node("a", |_| {}), other(NodeState::Draining)]), Vec::<String>::new());
     }
 
     #[test]
     fn key_files_that_differ_are_named_and_a_node_of_a_version_that_does_not_tell_is_left_out() {
         let with = |name, hash: &str| node(name, |n| n.keys_hash = Some(hash.to_owned()));
         says([with("a", "1111"), with("b", "2222")], &["key files of the nodes differ (1111 at a; 2222 at b)"]);
-        assert_eq!(warnings([with("a", "1111"), with("b", "1111"), node("c", |_| {})]), Vec::<String>::new());
+        assert_eq!(of([with("a", "1111"), with("b", "1111"), node("c", |_| {})]), Vec::<String>::new());
         let before = serde_json::to_string(&node("a", |_| {})).unwrap().replace("\"keys_hash\":null,", "");
         assert_eq!(Node::read("i1", 0, before.as_bytes()).unwrap().keys_hash, None);
-    }
-
-    #[test]
-    fn processes_of_one_name_are_named_unless_one_hands_over_or_took_the_others_place() {
-        says([node("a", |n| n.pid = 8), node("a", |_| {})], &["process 8", "process 7", "all have the name a"]);
-        let successor = || node("a", |n| (n.state_ms, n.uptime_ms) = (1500, 3000));
-        for before in [NodeState::Serving, NodeState::Draining] {
-            assert_eq!(warnings([node("a", |n| n.state = before), successor()]), Vec::<String>::new());
-        }
-        let starting = node("a", |n| (n.state, n.state_ms) = (NodeState::Starting, 30_000));
-        assert_eq!(warnings([node("a", |_| {}), starting]), Vec::<String>::new());
-        // It was killed, and started again, and killed and started again.
-        let long_ago = |age| node("a", |n| (n.age_ms, n.state_ms, n.uptime_ms) = (age, 10_000, 11_000));
-        assert_eq!(warnings([long_ago(20_000), long_ago(8_500), successor()]), Vec::<String>::new());
     }
 
     #[test]
     fn a_node_that_is_cut_off_or_is_heard_no_more_is_named() {
         says([node("a", |n| (n.cut_off, n.writes_age_ms) = (true, Some(3210)))], &["node a", "cut off", "3.2 s"]);
         says([node("a", |_| {}), node("b", |n| n.age_ms = 33_000)], &["node b", "last heard 33 s ago"]);
-        assert_eq!(Nodes { list: vec![node("b", |n| n.age_ms = 33_000)], ..Nodes::default() }.count(), 0);
         let gave_up = node("b", |n| (n.age_ms, n.state) = (33_000, NodeState::Starting));
-        assert_eq!(warnings([gave_up]), Vec::<String>::new());
+        assert_eq!(of([gave_up]), Vec::<String>::new());
     }
 
     #[test]
-    fn what_is_no_record_is_ignored_and_named_without_control_characters() {
+    fn what_is_no_record_is_left_out() {
         let good = serde_json::to_string(&node("a", |_| {})).unwrap();
+        assert_eq!(Node::read("i1", 298_500, good.as_bytes()).unwrap().age_ms, 1500);
         let evil = good.replace("\"a\"", "\"a\\u001b[2J\"");
-        let long = good.replace("\"a\"", &format!("\"{}\"", "a".repeat(65)));
-        let told = [
-            ["i1", "1500", &good],
-            ["i2", "-1", ""],
-            ["\u{1b}[2J", "5", &good],
-            ["i4", "5", &evil],
-            ["i5", "5", &long],
-            ["i6", "5", "{}"],
-        ];
-        let answer: Vec<Vec<u8>> = told.iter().flatten().map(|text| text.as_bytes().to_vec()).collect();
-        let nodes = Nodes::read(&answer);
-        assert_eq!(nodes.list.iter().map(|n| (&*n.incarnation, n.age_ms)).collect::<Vec<_>>(), [("i1", 1)]);
-        assert_eq!(nodes.ignored.len(), 5);
-        let warnings = nodes.warnings();
-        assert!(warnings.iter().any(|text| text.contains("`i4`")), "{warnings:?}");
-        assert!(!warnings.concat().contains(char::is_control), "{warnings:?}");
-    }
-
-    #[test]
-    fn a_record_stays_below_what_redis_is_asked_to_keep() {
-        let long = "a".repeat(MAX_WORD);
-        let longest = node(&long, |n| {
-            (n.version, n.config_hash, n.keys_hash) = (long.clone(), long.clone(), Some(long.clone()));
-            (n.age_ms, n.state_ms, n.uptime_ms, n.held_tokens) = (u64::MAX, u64::MAX, u64::MAX, u64::MAX);
-            n.writes_age_ms = Some(u64::MAX);
-        });
-        assert!(serde_json::to_string(&longest).unwrap().len() < 1000);
+        for (incarnation, left, record) in [("i1", -1, &*good), ("i1", 5, &evil), ("i1", 5, "{}"), ("i1", 5, "")] {
+            assert_eq!(Node::read(incarnation, left, record.as_bytes()), None, "{incarnation:?} {left} {record}");
+        }
     }
 }

@@ -1,18 +1,16 @@
 //! Connections to Redis or Valkey: one server, a Unix socket, Sentinels or a Redis Cluster, with a deadline around each
-//! connect and each command. The bus sets the deadlines of its own commands. What is said of a failure never holds a
-//! password.
+//! connect. Who asks sets the deadline of the answer. What is said of a failure never holds a password.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::aio::MultiplexedConnection;
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo,
-    RedisError, RedisResult, Script, ServerErrorKind, TlsMode, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, IntoConnectionInfo, Pipeline,
+    RedisConnectionInfo, RedisError, RedisResult, Script, ServerErrorKind, TlsMode,
 };
 use thiserror::Error;
 use tokio::time::timeout;
@@ -38,10 +36,7 @@ pub struct RedisFault {
 
 /// An open connection. Clones share it.
 #[derive(Clone)]
-pub struct RedisConnection {
-    link: Link,
-    command_timeout: Duration,
-}
+pub struct RedisConnection(Link);
 
 #[derive(Clone)]
 enum Link {
@@ -100,6 +95,11 @@ fn is_about_roots(error: &RedisError) -> bool {
 }
 
 impl RedisFault {
+    /// Something else stands in the key.
+    pub(super) fn is_of_another_type(&self) -> bool {
+        self.text.contains("WRONGTYPE")
+    }
+
     pub(super) fn new(text: impl Into<String>, may_pass: bool) -> Self {
         RedisFault { text: text.into(), may_pass, needs_connection: true }
     }
@@ -108,74 +108,59 @@ impl RedisFault {
         RedisFault::new("it is a replica, which takes no writes; name the primary, or use Sentinel", true)
     }
 
-    pub(super) fn no_answer() -> Self {
-        RedisFault {
-            needs_connection: false,
-            ..RedisFault::new("it answered the script of a turn with something else", true)
-        }
-    }
-
-    fn late(what: &str, limit: Duration) -> Self {
-        RedisFault::new(format!("{what} took longer than {} ms", limit.as_millis()), true)
+    /// `what` has not happened within this time. A connection that was silent for once may answer the next command.
+    pub(super) fn late(what: &str, limit: Duration) -> Self {
+        let text = format!("{what} took longer than {} ms", limit.as_millis());
+        RedisFault { needs_connection: false, ..RedisFault::new(text, true) }
     }
 }
 
 impl RedisConnection {
-    /// Connects. `command_timeout`: how long each command may take.
-    pub async fn open(at: &RedisAt, command_timeout: Duration) -> Result<Self, RedisFault> {
-        let link = connect(at, Some(2 * command_timeout)).await?; // `in_time` comes first
-        Ok(RedisConnection { link, command_timeout })
+    /// Connects. Who asks has a shorter deadline than the connection's own.
+    pub async fn open(at: &RedisAt) -> Result<Self, RedisFault> {
+        Ok(RedisConnection(connect(at, Some(2 * CONNECT_TIMEOUT)).await?))
     }
 
-    /// Runs a script on one key.
+    /// Runs a script on one key: by its digest, and loads it where the server does not know it.
     pub async fn run_script<T: FromRedisValue>(
         &self,
         script: &Script,
         key: &str,
-        arguments: &[String],
+        arguments: &[u64],
     ) -> Result<T, RedisFault> {
-        let mut invocation = script.prepare_invoke();
-        invocation.key(key);
+        let mut invocation = script.key(key);
         for argument in arguments {
-            invocation.arg(argument);
+            invocation.arg(*argument);
         }
-        let mut link = self.link.clone();
-        let run = async {
-            match &mut link {
-                Link::One(one) => invocation.invoke_async(one).await,
-                Link::Cluster(cluster) => invocation.invoke_async(cluster).await,
-            }
-        };
-        self.in_time(run).await
+        Ok(match &mut self.0.clone() {
+            Link::One(one) => invocation.invoke_async(one).await,
+            Link::Cluster(cluster) => invocation.invoke_async(cluster).await,
+        }?)
+    }
+
+    /// Runs commands whose keys have one hash tag.
+    pub async fn run_all<T: FromRedisValue>(&self, commands: &Pipeline) -> Result<T, RedisFault> {
+        Ok(match &mut self.0.clone() {
+            Link::One(one) => commands.query_async(one).await,
+            Link::Cluster(cluster) => commands.query_async(cluster).await,
+        }?)
     }
 
     /// What the server says of itself; of a Redis Cluster nothing.
     pub async fn info(&self) -> Result<ServerInfo, RedisFault> {
-        let Link::One(one) = &self.link else { return Ok(ServerInfo::default()) };
-        let mut one = one.clone();
-        let info = redis::cmd("INFO");
-        let text: Result<String, RedisFault> = self.in_time(info.query_async(&mut one)).await;
-        match text {
+        let Link::One(one) = &self.0 else { return Ok(ServerInfo::default()) };
+        let info: Cmd = redis::cmd("INFO");
+        match info.query_async::<String>(&mut one.clone()).await.map_err(RedisFault::from) {
             Ok(text) => judge(&text),
             // Its user may not ask. What is needed of it shows when a script runs.
             Err(fault) if !fault.needs_connection => Ok(ServerInfo::default()),
             Err(fault) => Err(fault),
         }
     }
-
-    async fn in_time<T>(&self, command: impl Future<Output = RedisResult<T>>) -> Result<T, RedisFault> {
-        let limit = self.command_timeout;
-        let result = timeout(limit, command).await.map_err(|_| {
-            // A connection that was silent for once may answer the next command.
-            RedisFault { needs_connection: false, ..RedisFault::late("a command", limit) }
-        })?;
-        Ok(result?)
-    }
 }
 
-/// Says that something else stood in a key of Guildgate's, which was replaced, and counts it.
-pub(super) fn note_garbage(key: &str, count: &AtomicU64) {
-    count.fetch_add(1, Ordering::Relaxed);
+/// Says that something else stood in a key of Guildgate's, which was replaced.
+pub(super) fn note_garbage(key: &str) {
     tracing::warn!(key, "in Redis, something that is not Guildgate's stood in this key; it was replaced");
 }
 
@@ -188,13 +173,20 @@ pub(super) async fn open_alone(at: &RedisAt) -> Result<MultiplexedConnection, Re
 }
 
 async fn connect(at: &RedisAt, response_timeout: Option<Duration>) -> Result<Link, RedisFault> {
-    let link = timeout(CONNECT_TIMEOUT, link(at, response_timeout)).await;
-    Ok(link.map_err(|_| RedisFault::late("connecting", CONNECT_TIMEOUT))??)
+    // A server without TLS waits for the end of what it takes for a command.
+    let speaks = if at.tls { "a TLS connection (redis:// is without)" } else { "connecting" };
+    let late = |_| RedisFault::late(speaks, CONNECT_TIMEOUT);
+    timeout(CONNECT_TIMEOUT, link(at, response_timeout)).await.map_err(late)?.map_err(|error| {
+        match error.is_connection_dropped() && !at.tls {
+            true => RedisFault::new("it closes each new connection; if it speaks TLS, name it by rediss://", true),
+            false => error.into(),
+        }
+    })
 }
 
 async fn link(at: &RedisAt, response_timeout: Option<Duration>) -> RedisResult<Link> {
     let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT_TIMEOUT))
+        .set_connection_timeout(Some(2 * CONNECT_TIMEOUT)) // `connect` comes first
         .set_response_timeout(response_timeout);
     let address = |server: &HostPort| address(server, at.tls);
     let tls = at.tls.then_some(TlsMode::Secure);
@@ -274,34 +266,6 @@ fn judge(info: &str) -> Result<ServerInfo, RedisFault> {
     }
     let evicts = !["", "0"].contains(&value("maxmemory").as_str()) && value("maxmemory_policy") != "noeviction";
     Ok(ServerInfo { version, evicts })
-}
-
-impl ConnectionLike for RedisConnection {
-    fn req_packed_command<'a>(&'a mut self, cmd: &'a redis::Cmd) -> redis::RedisFuture<'a, Value> {
-        match &mut self.link {
-            Link::One(one) => one.req_packed_command(cmd),
-            Link::Cluster(cluster) => cluster.req_packed_command(cmd),
-        }
-    }
-
-    fn req_packed_commands<'a>(
-        &'a mut self,
-        cmd: &'a redis::Pipeline,
-        offset: usize,
-        count: usize,
-    ) -> redis::RedisFuture<'a, Vec<Value>> {
-        match &mut self.link {
-            Link::One(one) => one.req_packed_commands(cmd, offset, count),
-            Link::Cluster(cluster) => cluster.req_packed_commands(cmd, offset, count),
-        }
-    }
-
-    fn get_db(&self) -> i64 {
-        match &self.link {
-            Link::One(one) => one.get_db(),
-            Link::Cluster(cluster) => cluster.get_db(),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ fn remove_ineffective(values: &mut Table, config: &Config, hidden: &[&str]) {
     match &config.cluster {
         None => drop(values.remove("cluster")),
         Some(cluster) if cluster.replicas.is_none() => {
-            keep(values, "cluster", &["redis", "node", "prefix", "timeout", "when_away", "nodes", "lease"]);
+            keep(values, "cluster", &["redis", "node", "prefix", "timeout", "when_away", "nodes"]);
         }
         Some(_) => {}
     }
@@ -140,7 +140,7 @@ pub fn report(loaded: &Loaded) -> String {
 /// What `[cluster] redis` means for writes before an HTTP origin.
 const WRITES_IN_WORDS: &str = "
 Writes in words:
-  setPoints                   begins once Redis has the notice for all other nodes, else it is refused with 21
+  setPoints                   is answered once Redis has the notice for all other nodes, else with 22
   while Redis is away         every setPoints is refused with 21, and every read goes to the origin
 ";
 
@@ -176,8 +176,8 @@ fn in_words(limits: &Limits, cluster: Option<&Cluster>) -> String {
 fn over_all_nodes(rate: &Rate) -> String {
     let (burst, each) = (rate.burst, rate.per_second());
     format!(
-        "at most {burst} + {each}/s * T in any time T; after a fail-over that lost the last D of Redis, what was granted in \
-         D more; if Redis's clock jumps ahead by D, {each}/s * D and what is held more"
+        "at most {burst} + {each}/s * T in any time T; {each}/s * D more if a fail-over loses the last D of Redis or its \
+         clock jumps ahead by D"
     )
 }
 

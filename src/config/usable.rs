@@ -380,10 +380,8 @@ pub struct Cluster {
     pub when_away: WhenAway,
     /// With [`WhenAway::Share`]: by how many nodes a limit is divided at least; at least 1.
     pub nodes: u32,
-    /// For how long a node holds tokens.
-    pub lease: Duration,
     /// With an HTTP origin, whose nodes tell each other of writes: how many replicas must have a notice before a write
-    /// begins. `None`: the nodes hear of writes by the store's change feed.
+    /// is answered. `None`: the nodes hear of writes by the store's change feed.
     pub replicas: Option<u32>,
 }
 

@@ -68,6 +68,12 @@ impl ListeningSocket {
         Ok(ListeningSocket { name, socket })
     }
 
+    /// The socket of this name among those that a predecessor passed on, if it has one.
+    pub fn take_from(inherited: &mut Vec<ListeningSocket>, name: &str) -> Option<OwnedFd> {
+        let found = inherited.iter().position(|socket| socket.name == name)?;
+        Some(inherited.remove(found).socket)
+    }
+
     /// The address as the configuration names it, the same in both processes.
     pub fn name(&self) -> &str {
         &self.name

@@ -107,13 +107,17 @@ impl Server {
         }
     }
 
+    /// Whether callers can reach every listener.
+    pub fn is_reachable(&self) -> bool {
+        let missing = self.paths.iter().find(|path| !is_socket(path));
+        if let Some(path) = missing {
+            tracing::error!(path = %path.display(), "the listening socket's file was removed or replaced");
+        }
+        missing.is_none()
+    }
+
     /// Accepts connections from now on. `false`: the listeners have failed.
     pub async fn accept(&mut self) -> bool {
-        // Callers would not reach it.
-        if let Some(path) = self.paths.iter().find(|path| !is_socket(path)) {
-            tracing::error!(path = %path.display(), "the listening socket's file was removed or replaced");
-            return false;
-        }
         if let Some(accept) = self.accept.take() {
             let _ = accept.send(()); // fails only if the server has ended
         }

@@ -1,116 +1,141 @@
 //! Admission: looks up a request's key, charges its limits (12), then checks its scope (15). A request without a valid
 //! key is charged to its address and learns nothing else. Only this module makes an `Admitted`, and the cache is looked
-//! up only with one; for a key that the origin has neither accepted nor refused yet it makes an `Unproven`. Limits are
+//! up only with one; for a key that the origin has neither accepted nor refused yet it makes a `Stranger`. Limits are
 //! charged once; after the wait for a body the key is looked up again and nothing is charged again.
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use super::caller::Caller;
+use super::caller::{Caller, CallerHeader};
 use super::{CacheStatus, Gateway, KeySource, RequestDetails, RequestHeader, State};
 use crate::clock::{Tick, seconds_up};
 use crate::cluster::SharedLimits;
-use crate::keys::{InFlightGuard, InFlightSlot, Key, KeyStatus, LearnedKey, LearnedKeys, is_mistyped};
-use crate::limits::{AddressCharge, LimitOutcome, LimitQuery, SharedDecision, escrow_of};
+use crate::keys::{InFlightGuard, InFlightSlot, Key, KeyStatus, LearnedKey, is_mistyped};
+use crate::limits::{AddressCharge, DecidedBy, LimitOutcome, LimitQuery};
 use crate::model::Digest;
 use crate::origin::{Authorization, ForwardedFields};
 use crate::telemetry::Decision;
-use crate::wire::{Fault, Operation};
+use crate::wire::{Fault, Operation, RequestId};
 
-/// A request that may use the cache and the origin.
+/// A request within the limits of its key.
 #[derive(Debug)]
 pub(super) struct Admitted<'h> {
     request: InFlightGuard<'h>,
-    /// The key as it was looked up again after the body came.
-    rechecked_key: Option<Arc<Key>>,
-    /// The key as it was learned from the origin, if it was.
+    /// The key as it was last looked up.
+    key: Arc<Key>,
+    /// The same as it was learned from the origin, if it was.
     learned_key: Option<Arc<LearnedKey>>,
+    /// Whether it may use the cache; otherwise the origin is to prove its key first.
+    pub(super) is_proven: bool,
     digest: Digest,
     forwarded: ForwardedFields<'h>,
     /// When its key was last looked up.
     pub(super) checked_at: Tick,
 }
 
-/// A request whose key only the origin can judge (`keys.source = "origin"`).
+/// A request with a key that the origin has neither proven nor refused.
 #[derive(Debug)]
-pub(super) struct Unproven<'h> {
+pub(super) struct Stranger<'h> {
     /// What the key is if the origin accepts it.
     pub(super) learned_key: Arc<LearnedKey>,
-    pub(super) forwarded: ForwardedFields<'h>,
-    pub(super) payer: Payer<'h>,
     pub(super) client: IpAddr,
-    pub(super) in_flight: &'h InFlightSlot,
-}
-
-/// What is charged for a request whose key is not proven.
-#[derive(Debug)]
-pub(super) enum Payer<'h> {
-    /// The key, which was proven before: the request is within its limits.
-    Key(Admitted<'h>),
-    /// The address, which gets a refund if the key is proven. `None`: it was over its limit in shadow, and was not
-    /// charged.
-    Address(Option<AddressCharge>),
-}
-
-impl Payer<'_> {
-    /// Refunds the address, since the key has been proven, or is refused for what it has used up itself.
-    pub(super) fn refund(&self) {
-        if let Payer::Address(Some(charge)) = self {
-            charge.refund();
-        }
-    }
+    forwarded: ForwardedFields<'h>,
+    in_flight: &'h InFlightSlot,
+    /// `None`: its address was over its limit in shadow, and was not charged.
+    charge: Option<AddressCharge>,
 }
 
 /// A request that was not refused for its key or its limits.
 #[derive(Debug)]
 pub(super) enum Admission<'h> {
     Admitted(Admitted<'h>),
-    Unproven(Unproven<'h>),
+    Stranger(Stranger<'h>),
+}
+
+/// What is known of a key that is not refused.
+#[derive(Debug)]
+pub(super) enum Found {
+    Listed(Arc<Key>),
+    Learned {
+        key: Arc<LearnedKey>,
+        is_proven: bool,
+    },
+    /// Only the origin can judge it.
+    Unknown,
+}
+
+impl Found {
+    /// Whether its caller may have answers from memory.
+    pub(super) fn is_proven(&self) -> bool {
+        matches!(self, Found::Listed(_) | Found::Learned { is_proven: true, .. })
+    }
 }
 
 impl<'h> Admitted<'h> {
     pub(super) fn key(&self) -> &Arc<Key> {
-        self.rechecked_key.as_ref().unwrap_or(self.request.key())
+        &self.key
     }
 
-    pub(super) fn in_flight(&self) -> &InFlightGuard<'h> {
-        &self.request
+    pub(super) fn secret(&self) -> Digest {
+        self.digest
     }
 
-    pub(super) fn caller(&self) -> Caller<'h> {
-        let (key, learned_key) = (self.key().clone(), self.learned_key.clone());
-        Caller { key, learned_key, digest: self.digest, forwarded: self.forwarded, stranger: None }
+    pub(super) fn caller(&self, id: RequestId) -> Caller {
+        self.caller_with(id, self.forwarded.into())
+    }
+
+    /// For a question that no caller waits for, so that it belongs to no trace.
+    pub(super) fn caller_without_trace(&self) -> Caller {
+        self.caller_with(RequestId::random(), CallerHeader::without_trace(self.forwarded))
+    }
+
+    fn caller_with(&self, id: RequestId, header: CallerHeader) -> Caller {
+        let (key, learned_key) = (self.key.clone(), self.learned_key.clone());
+        Caller { id, secret: self.digest, key, learned_key, header, stranger: None }
+    }
+
+    /// The request with its key as it was found at `now`.
+    fn with(self, found: Found, now: Tick) -> Self {
+        let admitted = Admitted { checked_at: now, ..self };
+        match found {
+            Found::Listed(key) => Admitted { key, ..admitted },
+            Found::Learned { key, is_proven } => {
+                Admitted { key: key.key.clone(), learned_key: Some(key), is_proven, ..admitted }
+            }
+            // Only the proof of the key has lapsed.
+            Found::Unknown => Admitted { is_proven: false, ..admitted },
+        }
+    }
+}
+
+impl Stranger<'_> {
+    /// Refunds the address, since the key has been proven, or is refused for what it has used up itself.
+    pub(super) fn refund(&self) {
+        if let Some(charge) = &self.charge {
+            charge.refund();
+        }
     }
 }
 
 impl<'h> Admission<'h> {
-    fn unproven(
-        learned_key: Arc<LearnedKey>,
-        forwarded: ForwardedFields<'h>,
-        payer: Payer<'h>,
-        header: &RequestHeader<'h>,
-    ) -> Self {
-        let RequestHeader { client, in_flight, .. } = *header;
-        Admission::Unproven(Unproven { learned_key, forwarded, payer, client, in_flight })
+    pub(super) fn secret(&self) -> Digest {
+        match self {
+            Admission::Admitted(admitted) => admitted.digest,
+            Admission::Stranger(stranger) => stranger.learned_key.digest(),
+        }
     }
 
     /// The request among those of its key in flight, if its key is known.
     pub(super) fn in_flight(&self) -> Option<&InFlightGuard<'h>> {
         match self {
-            Admission::Admitted(admitted) | Admission::Unproven(Unproven { payer: Payer::Key(admitted), .. }) => {
-                Some(&admitted.request)
-            }
-            Admission::Unproven(_) => None,
+            Admission::Admitted(admitted) => Some(&admitted.request),
+            Admission::Stranger(_) => None,
         }
     }
 
-    /// Whether the bot has left the key's guild. Of an unproven key only the origin knows that.
+    /// Whether the bot has left the key's guild. Of a learned key only the origin knows that.
     pub(super) fn guild_is_departed(&self) -> bool {
-        match self {
-            Admission::Admitted(admitted) => admitted.key().guild.departed,
-            Admission::Unproven(_) => false,
-        }
+        matches!(self, Admission::Admitted(admitted) if admitted.key.guild.departed)
     }
 }
 
@@ -128,18 +153,22 @@ impl Gateway {
             self.charge_address(state, header, details)?;
             return Err(Fault::NoKey);
         };
-        if is_mistyped(raw) {
-            self.charge_address(state, header, details)?;
-            return Err(Fault::IncorrectKey);
-        }
-        let (digest, forwarded) =
-            (Digest::of(raw), ForwardedFields { authorization: Authorization(raw), trace: header.trace });
-        if let KeySource::Origin(learned_keys) = &state.keys {
-            return self.admit_learned(state, learned_keys, (digest, forwarded), operation, header, details);
-        }
-        let now = header.began;
-        let key = match self.find_listed(state, &digest, now) {
-            Ok(key) => key,
+        let digest = Digest::of(raw);
+        let found =
+            if is_mistyped(raw) { Err(Fault::IncorrectKey) } else { self.look_up(state, &digest, header.began) };
+        let forwarded = ForwardedFields { authorization: Authorization(raw), trace: header.trace };
+        let RequestHeader { client, in_flight, began, .. } = *header;
+        let (key, learned_key, is_proven) = match found {
+            Ok(Found::Listed(key)) => (key, None, true),
+            // Charged to the key and not to its address: others at that address cannot exhaust its limits.
+            Ok(Found::Learned { key, is_proven }) => (key.key.clone(), Some(key), is_proven),
+            Ok(Found::Unknown) => {
+                let charge = self.charge_address(state, header, details)?;
+                details.cache = Some(CacheStatus::before(operation));
+                let KeySource::Origin(learned_keys) = &state.keys else { return Err(Fault::IncorrectKey) };
+                let learned_key = learned_keys.unproven_key(digest);
+                return Ok(Admission::Stranger(Stranger { learned_key, client, forwarded, in_flight, charge }));
+            }
             Err(Fault::IncorrectKey) => {
                 self.charge_address(state, header, details)?;
                 return Err(Fault::IncorrectKey);
@@ -149,13 +178,28 @@ impl Gateway {
                 return Err(fault);
             }
         };
-        let request = self.charge(state, key, operation, now, header.in_flight, details)?;
-        let (rechecked_key, learned_key, checked_at) = (None, None, now);
-        Ok(Admission::Admitted(Admitted { request, rechecked_key, learned_key, digest, forwarded, checked_at }))
+        let request = self.charge(state, &key, operation, began, in_flight, details)?;
+        let checked_at = began;
+        Ok(Admission::Admitted(Admitted { request, key, learned_key, is_proven, digest, forwarded, checked_at }))
+    }
+
+    /// What is known of the key with this digest: 02 if nothing or nothing good is, 21 if the keys are too old to tell.
+    pub(super) fn look_up(&self, state: &State, digest: &Digest, now: Tick) -> Result<Found, Fault> {
+        match &state.keys {
+            KeySource::Store(_) | KeySource::File(_) => {
+                self.find_listed(state, digest, now).cloned().map(Found::Listed)
+            }
+            KeySource::Origin(learned_keys) => match learned_keys.find(digest, now) {
+                KeyStatus::Proven(key) => Ok(Found::Learned { key, is_proven: true }),
+                KeyStatus::Lapsed(key) => Ok(Found::Learned { key, is_proven: false }),
+                KeyStatus::Unknown => Ok(Found::Unknown),
+                KeyStatus::Refused => Err(Fault::IncorrectKey),
+            },
+        }
     }
 
     /// The listed key with this digest: 02 if there is none, 21 if the keys are too old to tell.
-    pub(super) fn find_listed<'s>(&self, state: &'s State, digest: &Digest, now: Tick) -> Result<&'s Arc<Key>, Fault> {
+    fn find_listed<'s>(&self, state: &'s State, digest: &Digest, now: Tick) -> Result<&'s Arc<Key>, Fault> {
         if self.follower.keys_are_stale(state, now) {
             // An unknown key may have been made meanwhile, so it is not refused as incorrect either.
             return Err(Fault::Unavailable { retry_after: 1 });
@@ -169,99 +213,33 @@ impl Gateway {
         state: &State,
         admission: Admission<'h>,
         operation: Operation,
-        header: &RequestHeader<'h>,
     ) -> Result<Admission<'h>, Fault> {
         let now = self.core.now();
-        match (admission, &state.keys) {
-            (Admission::Admitted(admitted), KeySource::Store(_) | KeySource::File(_)) => {
-                let key = self.find_listed(state, &admitted.digest, now)?.clone();
-                key.may_use(operation)?;
-                Ok(Admission::Admitted(Admitted { rechecked_key: Some(key), checked_at: now, ..admitted }))
-            }
-            (Admission::Admitted(admitted), KeySource::Origin(learned_keys)) => {
-                match learned_keys.find(&admitted.digest, now) {
-                    KeyStatus::Refused => Err(Fault::IncorrectKey),
-                    KeyStatus::Proven(learned_key) => {
-                        let rechecked_key = Some(learned_key.key.clone());
-                        let learned_key = Some(learned_key);
-                        Ok(Admission::Admitted(Admitted { rechecked_key, learned_key, checked_at: now, ..admitted }))
-                    }
-                    // The request is within the key's limits; only the proof of the key has lapsed.
-                    KeyStatus::Lapsed(_) | KeyStatus::Unknown(_) => {
-                        let learned_key = admitted.learned_key.clone().ok_or(Fault::IncorrectKey)?;
-                        let forwarded = admitted.forwarded;
-                        Ok(Admission::unproven(learned_key, forwarded, Payer::Key(admitted), header))
-                    }
-                }
-            }
-            (Admission::Unproven(unproven), KeySource::Origin(learned_keys)) => {
-                match learned_keys.find(&unproven.learned_key.digest(), now) {
-                    KeyStatus::Refused => Err(Fault::IncorrectKey),
-                    // If it is proven by now, the look-up before the request to the origin finds that.
-                    KeyStatus::Proven(_) | KeyStatus::Lapsed(_) | KeyStatus::Unknown(_) => {
-                        Ok(Admission::Unproven(unproven))
-                    }
-                }
-            }
-            (unproven, KeySource::Store(_) | KeySource::File(_)) => Ok(unproven),
-        }
+        let found = self.look_up(state, &admission.secret(), now)?;
+        let Admission::Admitted(admitted) = admission else { return Ok(admission) };
+        let admitted = admitted.with(found, now);
+        admitted.key.may_use(operation)?;
+        Ok(Admission::Admitted(admitted))
     }
 
-    /// Admits a request as far as the origin's answers about its key are known.
-    fn admit_learned<'h>(
+    /// Charges a stranger's request to its key, whose limits hold before the origin is asked about it, too: a restart must
+    /// not give it more requests than its day has.
+    pub(super) async fn charge_stranger<'h>(
         &self,
-        state: &State,
-        learned_keys: &LearnedKeys,
-        (digest, forwarded): (Digest, ForwardedFields<'h>),
+        stranger: &Stranger<'h>,
+        key: Arc<LearnedKey>,
         operation: Operation,
-        header: &RequestHeader<'h>,
-        details: &mut RequestDetails,
-    ) -> Result<Admission<'h>, Fault> {
-        match learned_keys.find(&digest, header.began) {
-            KeyStatus::Proven(learned_key) => {
-                let admitted = self.admit_proven(
-                    state,
-                    learned_key,
-                    forwarded,
-                    operation,
-                    (header.in_flight, header.began),
-                    details,
-                )?;
-                Ok(Admission::Admitted(admitted))
-            }
-            // Charged to the key and not to its address: others at that address cannot exhaust its limits.
-            KeyStatus::Lapsed(learned_key) => {
-                let key = learned_key.clone();
-                let admitted =
-                    self.admit_proven(state, key, forwarded, operation, (header.in_flight, header.began), details)?;
-                Ok(Admission::unproven(learned_key, forwarded, Payer::Key(admitted), header))
-            }
-            KeyStatus::Unknown(known) => {
-                let charge = self.charge_address(state, header, details)?;
-                details.cache = Some(CacheStatus::before(operation));
-                let learned_key = known.unwrap_or_else(|| learned_keys.unproven_key(digest));
-                Ok(Admission::unproven(learned_key, forwarded, Payer::Address(charge), header))
-            }
-            KeyStatus::Refused => {
-                self.charge_address(state, header, details)?;
-                Err(Fault::IncorrectKey)
-            }
-        }
-    }
-
-    /// Admits a request with a key that the origin has proven.
-    pub(super) fn admit_proven<'h>(
-        &self,
-        state: &State,
-        learned_key: Arc<LearnedKey>,
-        forwarded: ForwardedFields<'h>,
-        operation: Operation,
-        (in_flight, now): (&'h InFlightSlot, Tick),
         details: &mut RequestDetails,
     ) -> Result<Admitted<'h>, Fault> {
-        let request = self.charge(state, &learned_key.key, operation, now, in_flight, details)?;
-        let (rechecked_key, digest) = (None, learned_key.digest());
-        Ok(Admitted { request, rechecked_key, learned_key: Some(learned_key), digest, forwarded, checked_at: now })
+        let (state, now) = (self.core.state_full(), self.core.now());
+        let Stranger { in_flight, forwarded, .. } = *stranger;
+        let request = self.charge(&state, &key.key, operation, now, in_flight, details)?;
+        if details.awaits_limits {
+            self.charge_after_wait(Some(&request), operation, details).await?;
+        }
+        let (learned_key, digest) = (Some(key.clone()), key.digest());
+        let (key, checked_at) = (key.key.clone(), self.core.now());
+        Ok(Admitted { request, key, learned_key, is_proven: true, digest, forwarded, checked_at })
     }
 
     /// Charges one request to a known key: its limits (12), then its scope (15).
@@ -276,25 +254,26 @@ impl Gateway {
     ) -> Result<InFlightGuard<'h>, Fault> {
         details.key = Some(key.clone());
         let request = in_flight.take(key);
-        key.usage.touch(now);
+        key.budget.touch(now);
         let query = LimitQuery { operation, in_flight: request.others(), now };
         let outcome = match &self.shared_limits {
-            None => self.decide_alone(key, query),
-            Some(limits) => match decide_shared(limits, key, query, true) {
-                SharedDecision::Decided(outcome) => outcome,
-                SharedDecision::Waits(_) => {
+            None => self.decide(key, query, DecidedBy::ALONE),
+            Some(limits) if query.is_over_in_flight(key.policy.tier()) => self.decide(key, query, limits.by(None)),
+            Some(limits) => match limits.refusal(key, operation.is_write(), now) {
+                Some(told) => self.decide(key, query, limits.by(Some(told))),
+                None if limits.is_away() => self.without_redis(state, limits, key, query)?,
+                None => {
                     details.awaits_limits = true;
                     return Ok(request);
                 }
-                SharedDecision::Unavailable => self.without_redis(state, key, query)?,
             },
         };
         self.take_outcome(state, key, query, outcome, details)?;
         Ok(request)
     }
 
-    /// Charges a request for which this node held no token of its key's limits: it waits until Redis has answered, and
-    /// at most `cluster.timeout`.
+    /// Charges a request whose limits other nodes have a part in: Redis decides, or `cluster.when_away` where it does not
+    /// answer within `cluster.timeout`.
     pub(super) async fn charge_after_wait(
         &self,
         request: Option<&InFlightGuard<'_>>,
@@ -304,35 +283,36 @@ impl Gateway {
         let (Some(request), Some(limits)) = (request, &self.shared_limits) else { return Ok(()) };
         let key = request.key();
         details.awaits_limits = false;
-        limits.counters.waited.fetch_add(1, Ordering::Relaxed);
-        let mut wait = limits.wait();
-        loop {
-            // Those that were in flight before it may have ended.
-            let in_flight = request.others().min(key.usage.in_flight().saturating_sub(1));
-            let query = LimitQuery { operation, in_flight, now: self.core.now() };
-            let decision = decide_shared(limits, key, query, wait.goes_on());
-            if let SharedDecision::Waits(needs) = decision {
-                let escrow = escrow_of(limits, &key.id, &key.policy, &key.usage);
-                limits.wait_for_turn(&escrow, needs, &mut wait).await;
-                continue;
-            }
-            let state = self.core.state_full();
-            let outcome = match decision {
-                SharedDecision::Decided(outcome) => outcome,
-                _ => self.without_redis(&state, key, query)?,
-            };
-            return self.take_outcome(&state, key, query, outcome, details);
+        let told = limits.ask(key, operation.is_write()).await;
+        // Those that were in flight before it may have ended.
+        let in_flight = request.others().min(key.budget.in_flight().saturating_sub(1));
+        let query = LimitQuery { operation, in_flight, now: self.core.now() };
+        let state = self.core.state_full();
+        let outcome = match told {
+            Some(told) => self.decide(key, query, limits.by(Some(told))),
+            None => self.without_redis(&state, limits, key, query)?,
+        };
+        self.take_outcome(&state, key, query, outcome, details)
+    }
+
+    fn decide(&self, key: &Key, query: LimitQuery, by: DecidedBy) -> LimitOutcome {
+        key.budget.decide(&key.policy, query, by, || self.core.clock.unix())
+    }
+
+    /// What becomes of a request that Redis does not decide. With `cluster.when_away` "refuse" it is 21, but in shadow,
+    /// where nobody is refused.
+    fn without_redis(
+        &self,
+        state: &State,
+        limits: &SharedLimits,
+        key: &Key,
+        query: LimitQuery,
+    ) -> Result<LimitOutcome, Fault> {
+        if limits.refuses_alone() && !state.config.limits.shadow {
+            return Err(Fault::Unavailable { retry_after: 1 });
         }
-    }
-
-    fn decide_alone(&self, key: &Key, query: LimitQuery) -> LimitOutcome {
-        key.policy.decide(&key.buckets, &key.usage, query, || self.core.clock.unix())
-    }
-
-    /// What becomes of a request while Redis is away and `cluster.when_away` is "refuse": in shadow nobody is refused.
-    fn without_redis(&self, state: &State, key: &Key, query: LimitQuery) -> Result<LimitOutcome, Fault> {
-        let is_shadow = state.config.limits.shadow;
-        is_shadow.then(|| self.decide_alone(key, query)).ok_or(Fault::Unavailable { retry_after: 1 })
+        limits.count_decided_away();
+        Ok(self.decide(key, query, limits.by(None)))
     }
 
     /// Goes on with what the limits decided: records it, refuses the request (12), or checks its scope (15).
@@ -389,9 +369,4 @@ impl Gateway {
             }
         }
     }
-}
-
-fn decide_shared(limits: &SharedLimits, key: &Key, query: LimitQuery, may_wait: bool) -> SharedDecision {
-    let escrow = escrow_of(limits, &key.id, &key.policy, &key.usage);
-    key.policy.decide_shared((limits, &escrow), (&key.buckets, &key.usage), query, may_wait)
 }

@@ -54,10 +54,10 @@ impl KeySource {
     pub(super) fn set_rules(&self, state: &State, is_other_origin: bool, clock: &Clock) {
         let config = &state.config;
         if let (KeySource::Origin(learned_keys), Keys::Origin { accepted_for, refused_for }) = (self, &config.keys) {
-            let policy = state.key_table.default_policy(&config.limits, clock.now());
+            let policy = state.key_table.default_policy(&config.limits);
             let since = if is_other_origin { clock.now() } else { learned_keys.since() };
             let (accepted_for, refused_for) = (*accepted_for, *refused_for);
-            learned_keys.set_rules(LearnedKeyRules { policy, accepted_for, refused_for, since }, || clock.now());
+            learned_keys.set_rules(LearnedKeyRules { policy, accepted_for, refused_for, since }, clock.now());
         }
     }
 

@@ -69,16 +69,12 @@ fn encode_shared(limits: &SharedLimits, encoder: &mut DescriptorEncoder<'_>) -> 
     gauge(encoder, "guildgate_cluster_configurations", help, configurations)?;
     let help = "Different key files of the nodes that serve, as last seen";
     gauge(encoder, "guildgate_cluster_key_files", help, key_files)?;
-    let [answered, failed] = counters_of.turns.each_ref().map(|n| n.load(Ordering::Relaxed));
-    let turns = [([("result", "answered")], answered), ([("result", "failed")], failed)];
-    counters(encoder, "guildgate_redis_turns", "Turns on a key's shared limits", turns)?;
     let read = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
-    let help = "Requests that waited for a turn";
-    counter(encoder, "guildgate_redis_waits", help, read(&counters_of.waited))?;
+    let [answered, failed] = counters_of.questions.each_ref().map(read);
+    let questions = [([("result", "answered")], answered), ([("result", "failed")], failed)];
+    counters(encoder, "guildgate_redis_questions", "Scripts about a key's shared limits", questions)?;
     let help = "Decisions of this node alone, while Redis did not answer";
     counter(encoder, "guildgate_redis_away_decisions", help, read(&counters_of.decided_away))?;
-    let help = "Turns that showed that Redis had lost data";
-    counter(encoder, "guildgate_redis_lost_turns", help, read(&counters_of.lost))?;
     let help = "Keys in Redis in which something else stood, which was replaced";
     counter(encoder, "guildgate_redis_garbage", help, read(&counters_of.garbage))
 }

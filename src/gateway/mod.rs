@@ -1,14 +1,12 @@
 //! The rules of a request: which key may ask, how often, and what may be answered from memory. No socket and no type of
 //! Pingora is here, so the rules run in tests with a clock that the test moves. What the rules depend on and do not
-//! decide has four owners: [`StoreFollower`], [`Handover`], [`UsageFlush`] and [`LimitReport`].
+//! decide has three owners: [`StoreFollower`], [`Alone`] and [`UsageFlush`].
 
 mod admit;
+mod alone;
 mod caller;
-mod handover;
 mod key_source;
-mod limit_report;
 mod metrics;
-mod origin_refusals;
 mod peers;
 mod prove_key;
 mod purge;
@@ -17,7 +15,6 @@ mod reload;
 mod reply;
 mod state;
 mod store_follower;
-mod store_freshness;
 mod usage;
 mod usage_flush;
 mod write;
@@ -34,22 +31,18 @@ use std::time::Instant;
 
 use admit::{Admission, Admitted};
 use arc_swap::Guard;
-use caller::Caller;
 use futures_util::{FutureExt, poll};
-use read::{CacheLookup, ReadPurpose};
 use state::Core;
 
 use crate::clock::{Clock, Tick};
 use crate::cluster::bus::Bus;
 use crate::cluster::{NodeReport, SharedLimits};
 use crate::keys::InFlightSlot;
-use crate::origin::Permit;
 use crate::telemetry::{Observer, Outcome};
 use crate::wire::{Fault, Form, Operation, Request, RequestId, TraceContext, is_form_type};
 
-pub use handover::{Handover, MAX_WRITE_NOTICES, WriteEvent, WriteNotice};
+pub use alone::Alone;
 pub use key_source::{KeyFile, KeyList, KeySource};
-pub use limit_report::LimitReport;
 pub use peers::Peers;
 pub use purge::PurgeError;
 pub use reload::NewKeys;
@@ -63,9 +56,8 @@ pub use usage_flush::UsageFlush;
 #[derive(Debug)]
 pub struct Gateway {
     pub follower: StoreFollower,
-    pub handover: Handover,
+    pub alone: Alone,
     pub usage_flush: UsageFlush,
-    pub limit_report: LimitReport,
     /// The limits that other nodes have a part in.
     shared_limits: Option<Arc<SharedLimits>>,
     observer: Observer,
@@ -116,9 +108,8 @@ impl Gateway {
         let core = Arc::new(Core::new(clock, state, bus.map(Peers::new)));
         Gateway {
             follower: StoreFollower::new(core.clone()),
-            handover: Handover::new(core.clone()),
+            alone: Alone::new(core.clone()),
             usage_flush: UsageFlush::new(core.clone(), None),
-            limit_report: LimitReport::new(core.clone()),
             shared_limits: None,
             observer,
             core,
@@ -153,7 +144,7 @@ impl Gateway {
     /// same.
     pub fn redis_fault(&self) -> Option<&'static str> {
         let is_away = self.shared_limits.as_ref().is_some_and(|limits| limits.is_away());
-        let is_cut_off = self.peers().is_some_and(|peers| peers.is_cut_off(self.core.now()));
+        let is_cut_off = !self.core.hears_peers(&self.core.state(), self.core.now());
         match (is_away, is_cut_off) {
             (false, false) => None,
             (true, false) => Some("Redis is away: each node limits by cluster.when_away until it answers"),
@@ -177,9 +168,8 @@ impl Gateway {
         &self.core.clock
     }
 
-    /// Answers one request. Up to a fresh hit this never waits and allocates nothing, but for a place of `in_flight` to be
-    /// given back by a cluster node that is about to end. A panic is answered with 20 and
-    /// concerns this caller only: guards release what the request held.
+    /// Answers one request. Up to a fresh hit this allocates nothing, and waits only for limits that other nodes have a part
+    /// in. A panic is answered with 20 and concerns this caller only: guards release what the request held.
     pub async fn handle<B: Body>(
         self: &Arc<Self>,
         state: &Arc<State>,
@@ -189,12 +179,6 @@ impl Gateway {
         let mut details = RequestDetails::new(header.id);
         let answer = AssertUnwindSafe(self.answer(state, header, body, &mut details)).catch_unwind().await;
         details.panicked = answer.is_err();
-        if let Some(limits) = self.shared_limits.as_ref().filter(|limits| limits.is_leaving())
-            && let Some(key) = details.key.as_ref().filter(|key| key.policy.tier().in_flight.is_some())
-            && let Some(escrow) = key.usage.escrow()
-        {
-            Box::pin(limits.place_given_back(&escrow)).await;
-        }
         #[cfg(feature = "otlp")]
         {
             details.span = header.trace.span.cloned();
@@ -211,7 +195,7 @@ impl Gateway {
     /// Reports the end of a request, which was answered at this moment.
     pub fn finished(&self, details: &RequestDetails, answered: Instant, outcome: Outcome) {
         if let Some(key) = &details.key {
-            key.usage.activity.count(outcome.code, details.over_limit, self.core.clock.at(answered));
+            key.budget.activity.count(outcome.code, details.over_limit, self.core.clock.at(answered));
         }
         self.observer.finished(outcome);
     }
@@ -258,20 +242,22 @@ impl Gateway {
         let later = has_waited.then(|| self.core.state_full());
         let (state, admission) = match &later {
             None => (state, admission),
-            Some(later) => (later, self.readmit(later, admission, operation, header)?),
+            Some(later) => (later, self.readmit(later, admission, operation)?),
         };
         let request = request?;
         if admission.guild_is_departed() {
             return Err(Fault::GuildDeparted);
         }
         match (admission, &state.keys) {
-            (Admission::Admitted(admitted), _) => self.perform(state, admitted, request, body, details).await,
-            (Admission::Unproven(unproven), KeySource::Origin(learned_keys)) => {
-                body.flush_answers().await?;
-                Box::pin(self.prove(learned_keys, unproven, request, body, details)).await
+            (Admission::Admitted(admitted), _) if admitted.is_proven => {
+                self.perform(state, admitted, request, body, details).await
             }
-            // Only learned keys are ever unproven.
-            (Admission::Unproven(_), KeySource::Store(_) | KeySource::File(_)) => Err(Fault::IncorrectKey),
+            (admission, KeySource::Origin(learned_keys)) => {
+                body.flush_answers().await?;
+                Box::pin(self.prove(learned_keys, admission, request, body, details)).await
+            }
+            // Only learned keys are to be proven.
+            (_, KeySource::Store(_) | KeySource::File(_)) => Err(Fault::IncorrectKey),
         }
     }
 
@@ -284,30 +270,10 @@ impl Gateway {
         body: &mut B,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
-        let stale = match request.operation.is_write() {
-            true => None,
-            false => match self.look_up(state, &admitted, &request, details) {
-                CacheLookup::Hit(text) => return Ok(text),
-                CacheLookup::Miss(stale) => stale,
-            },
-        };
-        body.flush_answers().await?;
-        // Boxed, so that the future of a connection with nothing but hits reserves no memory for a miss.
-        Box::pin(self.ask(admitted.caller(), request, ReadPurpose::Miss(stale), None, details)).await
-    }
-
-    /// Asks the origin: a write, or a read for this purpose. `permit` is given if the caller has one already.
-    async fn ask(
-        &self,
-        caller: Caller<'_>,
-        request: Request,
-        purpose: ReadPurpose,
-        permit: Option<Permit>,
-        details: &mut RequestDetails,
-    ) -> Result<Arc<str>, Fault> {
-        match request.operation.is_write() {
-            true => self.write(caller, request, permit, details).await,
-            false => self.miss(caller, &request, purpose, permit, details).await,
+        if !request.operation.is_write() {
+            return self.read(state, admitted, request, body, details).await;
         }
+        body.flush_answers().await?;
+        Box::pin(self.write(admitted.caller(details.id), request, details)).await
     }
 }

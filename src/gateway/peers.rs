@@ -1,33 +1,33 @@
 //! The other nodes before the same HTTP origin, as far as the rules depend on them (guarantee 2): what they tell over the
-//! bus takes effect in this node's cache, and they are told of this node's writes. Without a bus nothing of this runs.
+//! bus takes effect in this node's memory, and they are told of this node's writes. Without a bus nothing of this runs.
 
-use std::collections::HashMap;
+use std::future::ready;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use futures_util::future::Either;
+
 use super::state::Core;
+use super::write::{unknown_for, write_time};
 use super::{Gateway, KeySource, State};
-use crate::cache::WriteGuard;
 use crate::clock::Tick;
-use crate::cluster::bus::{Bus, BusWrite, DropReason, Listener, RemoteWrite, Transport};
-use crate::model::{GuildId, MemberId};
-use crate::wire::Fault;
+use crate::cluster::RedisStream;
+use crate::cluster::bus::{Bus, Heard, Loss, NotConfirmed, Notice};
+use crate::model::MemberId;
 
 /// This node's end of the bus.
 #[derive(Debug)]
 pub struct Peers {
     pub bus: Bus,
-    /// The tick until which nothing is kept, since other nodes' writes in flight may not be known.
-    keep_nothing_until: AtomicU64,
-    /// How often everything was dropped because notices may have been lost, in the order of [`LOSSES`].
+    /// How often everything was dropped because notices may be missing, in the order of [`LOSSES`].
     losses: [AtomicU64; LOSSES.len()],
 }
 
-/// How `/metrics` names what may have been lost.
-pub(super) const LOSSES: [&str; 4] = ["gap", "bad_entry", "other_server", "removed"];
+/// How `/metrics` names why notices may be missing.
+pub(super) const LOSSES: [&str; 3] = ["unheard", "silent_node", "bad_entry"];
 
 impl Peers {
     pub(super) fn new(bus: Bus) -> Self {
-        Peers { bus, keep_nothing_until: AtomicU64::new(0), losses: Default::default() }
+        Peers { bus, losses: Default::default() }
     }
 
     /// Whether this node did not hear the others for so long that it answers nothing from memory.
@@ -35,14 +35,9 @@ impl Peers {
         self.bus.freshness().is_stale(now)
     }
 
-    /// How often notices may have been lost, by [`LOSSES`].
+    /// How often notices may be missing, by [`LOSSES`].
     pub(super) fn losses(&self) -> [u64; LOSSES.len()] {
         self.losses.each_ref().map(|count| count.load(Ordering::Relaxed))
-    }
-
-    /// Whether answers may be kept at `now`.
-    pub(super) fn may_store(&self, now: Tick) -> bool {
-        self.keep_nothing_until.load(Ordering::SeqCst) <= now.0
     }
 }
 
@@ -52,25 +47,27 @@ impl Core {
         self.peers.as_ref().filter(|_| !state.origin.is_builtin())
     }
 
-    /// Invalidates the cache if this node did not hear the others for too long.
-    pub(super) fn invalidate_if_peers_are_unheard(&self, state: &State, now: Tick) {
-        if self.peers(state).is_some_and(|peers| peers.is_cut_off(now)) {
-            self.cache.epochs().invalidate_all();
-        }
+    /// Whether this node hears the others, if there are any. Otherwise nothing is answered from memory, and no write begins.
+    pub(super) fn hears_peers(&self, state: &State, now: Tick) -> bool {
+        self.peers(state).is_none_or(|peers| !peers.is_cut_off(now))
     }
 
-    /// Announces a write to the other nodes. The epoch must have been advanced before.
-    pub(super) async fn announce_to_peers(
+    /// Tells the other nodes that a write has ended; `settled`: its outcome is known. They are told also where the future
+    /// is dropped, which resolves once they cannot answer what was before the write for longer than a second.
+    ///
+    /// # Errors
+    /// They could not be told within `origin.timeout`. They are told until they can be.
+    pub(super) fn tell_peers(
         &self,
         state: &State,
         member: MemberId,
-    ) -> Result<Option<BusWrite<'_>>, Fault> {
-        let Some(peers) = self.peers(state) else { return Ok(None) };
-        let announced = async {
-            let mut write = peers.bus.begin(member).await?;
-            write.before_asking().await.map(|()| write)
-        };
-        announced.await.map(Some).map_err(|_| Fault::Unavailable { retry_after: 1 })
+        settled: bool,
+    ) -> impl Future<Output = Result<(), NotConfirmed>> + use<> {
+        let notice = Notice::Changed { member, settled };
+        match self.peers(state) {
+            Some(peers) => Either::Left(peers.bus.tell(notice, write_time(state))),
+            None => Either::Right(ready(Ok(()))),
+        }
     }
 }
 
@@ -81,63 +78,40 @@ impl Gateway {
     }
 
     /// Hears the other nodes, and tells them what is to be told, until the process ends.
-    pub async fn follow_peers(&self, transport: &impl Transport) {
+    pub async fn follow_peers(&self, stream: &RedisStream) {
         if let Some(peers) = self.peers() {
-            peers.bus.run(transport, RemoteWrites { gateway: self, peers, in_flight: HashMap::new() }).await;
-        }
-    }
-}
-
-/// The writes of other nodes, as this node's cache tracks them.
-struct RemoteWrites<'g> {
-    gateway: &'g Gateway,
-    peers: &'g Peers,
-    in_flight: HashMap<RemoteWrite, WriteGuard<'g>>,
-}
-
-impl<'g> RemoteWrites<'g> {
-    fn begin(&self, member: MemberId) -> WriteGuard<'g> {
-        let Gateway { core, handover, .. } = self.gateway;
-        core.cache.begin_remote_write(member, handover.remote_no_store_time(), core.now())
-    }
-}
-
-impl Listener for RemoteWrites<'_> {
-    fn drop_everything(&mut self, reason: DropReason) {
-        if let DropReason::OtherServer { until } | DropReason::Removed { until } = reason {
-            self.peers.keep_nothing_until.fetch_max(until.0, Ordering::SeqCst);
-        }
-        self.gateway.core.cache.epochs().invalidate_all();
-        let loss = match reason {
-            DropReason::NotContinuous | DropReason::Everything => return,
-            DropReason::Gap => 0,
-            DropReason::BadEntry => 1,
-            DropReason::OtherServer { .. } => 2,
-            DropReason::Removed { .. } => 3,
-        };
-        self.peers.losses[loss].fetch_add(1, Ordering::Relaxed);
-        let reason = LOSSES[loss];
-        tracing::warn!(reason, "what other nodes told may be lost; everything in memory was dropped");
-    }
-
-    fn write_begun(&mut self, write: RemoteWrite, member: MemberId) {
-        self.in_flight.insert(write, self.begin(member));
-    }
-
-    fn write_over(&mut self, write: RemoteWrite, member: MemberId, settled: bool) {
-        let guard = self.in_flight.remove(&write).unwrap_or_else(|| self.begin(member));
-        match settled {
-            true => guard.end_settled(),
-            false => guard.end_unsettled(self.gateway.core.now(), self.gateway.handover.remote_no_store_time()),
+            peers.bus.run(stream, |heard| self.apply(peers, heard)).await;
         }
     }
 
-    fn purge(&mut self, guild: Option<&GuildId>, member: Option<MemberId>) {
-        // Where only the origin knows the guilds of the keys, a purge of one invalidates nothing at any node.
-        let _ = self.gateway.purge_here(guild, member);
-        // The bot may have left it.
-        if guild.is_some() && matches!(self.gateway.core.state().keys, KeySource::Store(_)) {
-            self.gateway.follower.keys_changed();
+    fn apply(&self, peers: &Peers, heard: Heard) {
+        let (gate, state, now) = (&self.core.cache.gate, self.core.state(), self.core.now());
+        match heard {
+            Heard::Notice(Notice::Beat | Notice::Bye) => {}
+            Heard::Notice(Notice::Changed { member, settled }) => {
+                if !settled {
+                    gate.unknown_outcome(member, now.plus(unknown_for(&state)));
+                }
+                gate.invalidate_member(member);
+            }
+            Heard::Notice(Notice::Purge { guild, member }) => {
+                // Where only the origin knows the guilds of the keys, a purge of one invalidates nothing at any node.
+                let _ = self.purge_here(guild.as_ref(), member);
+                // The bot may have left it.
+                if guild.is_some() && matches!(state.keys, KeySource::Store(_)) {
+                    self.follower.keys_changed();
+                }
+            }
+            Heard::Notice(Notice::Everything) => gate.invalidate_all(),
+            Heard::Lost(loss) => {
+                match loss {
+                    Loss::SilentNode => gate.ask_until(now.plus(write_time(&state))),
+                    Loss::Unheard | Loss::BadEntry => gate.invalidate_all(),
+                }
+                peers.losses[loss as usize].fetch_add(1, Ordering::Relaxed);
+                let reason = LOSSES[loss as usize];
+                tracing::warn!(reason, "what other nodes told may be lost; everything in memory was dropped");
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Invalidates cached answers because an admin asks for it: those to the keys of a guild, those about a member, or all.
-//! It only advances epochs, so no request waits for it. Other nodes are told over the bus.
+//! It only moves epochs, so no request waits for it. Other nodes are told over the bus.
 
 use super::{Gateway, KeySource};
 use crate::model::{GuildId, MemberId};
@@ -26,11 +26,11 @@ impl Gateway {
 
     /// As [`Gateway::purge`], at this node only.
     pub(super) fn purge_here(&self, guild: Option<&GuildId>, member: Option<MemberId>) -> Result<(), PurgeError> {
-        let epochs = self.core.cache.epochs();
+        let gate = &self.core.cache.gate;
         let Some(guild) = guild else {
             match member {
-                Some(member) => epochs.invalidate_member(member),
-                None => epochs.invalidate_all(),
+                Some(member) => gate.invalidate_member(member),
+                None => gate.invalidate_all(),
             }
             return Ok(());
         };
@@ -41,8 +41,8 @@ impl Gateway {
         // A guild that never had a key has no answers.
         if let Some(realm) = state.key_table.realm_of(guild) {
             match member {
-                Some(member) => epochs.invalidate_member_in(realm, member),
-                None => epochs.invalidate_realm(realm),
+                Some(member) => gate.invalidate_member_in(realm, member),
+                None => gate.invalidate_realm(realm),
             }
         }
         Ok(())

@@ -1,5 +1,5 @@
 //! Puts another configuration, origin and key table in force in one atomic swap. The order matters: the state is
-//! swapped first and the epochs advance after it, so that no answer of the old origin or of the old cache times is
+//! swapped first and the epochs move after it, so that no answer of the old origin or of the old cache times is
 //! stored as one of the new. Whatever can fail was done before, by the caller.
 
 use std::sync::Arc;
@@ -7,7 +7,6 @@ use std::sync::Arc;
 use super::{Gateway, KeyFile, KeyList, KeySource, LoadedKeys};
 use crate::config::Config;
 use crate::origin::Origin;
-use crate::wire::Operation;
 
 /// The keys that a reload puts in force. The store's keys never come without their list.
 #[derive(Debug)]
@@ -22,8 +21,8 @@ pub enum NewKeys<'l> {
 }
 
 impl Gateway {
-    /// Puts another configuration in force from the next request on, all or nothing. What is available to a key or an
-    /// address stays available, up to its new burst (guarantee 6).
+    /// Puts another configuration in force from the next request on, all or nothing. What is available to a key
+    /// stays available, up to its new burst (guarantee 6).
     pub fn reload(&self, config: Config, origin: Arc<Origin>, keys: NewKeys<'_>) {
         let config = Arc::new(config);
         self.core.replace_state(
@@ -49,12 +48,8 @@ impl Gateway {
                 let is_other_origin = !Arc::ptr_eq(&before.origin, &state.origin);
                 // After the swap: an answer of the old origin that is still accepted was asked for before this moment.
                 state.keys.set_rules(state, is_other_origin, &self.core.clock);
-                state.strangers.set_rate(state.config.limits.strangers, self.core.now());
-                let epochs = self.core.cache.epochs();
-                let [ttl_before, ttl] = [before, state].map(|state| state.config.cache.of(Operation::GetPoints).ttl);
-                self.handover.store_later(ttl.saturating_sub(ttl_before), ttl);
                 if is_other_origin || before.config.cache != state.config.cache {
-                    epochs.invalidate_all();
+                    self.core.cache.gate.invalidate_all();
                 }
                 // After the epochs: those that wait for a permit, and get one by this, ask in the new epoch at once.
                 state.origin.activate();

@@ -33,8 +33,6 @@ pub struct RequestDetails {
     pub over_candidate: bool,
     /// The request is admitted but for its limits, which wait for Redis.
     pub awaits_limits: bool,
-    /// How long the request has waited for permits of the origin.
-    pub queued: Duration,
     pub cache: Option<CacheStatus>,
     /// The upstream that was asked for this request; `None` for the built-in backend.
     pub upstream: Option<UpstreamUse>,
@@ -56,13 +54,17 @@ impl RequestDetails {
             over_strangers: false,
             over_candidate: false,
             awaits_limits: false,
-            queued: Duration::ZERO,
             cache: None,
             upstream: None,
             panicked: false,
             #[cfg(feature = "otlp")]
             span: None,
         }
+    }
+
+    /// Tells nothing of the key: the caller has not proven it.
+    pub(super) fn hide_key(&mut self) {
+        (self.key, self.levels, self.over_limit, self.over_candidate) = (None, None, None, false);
     }
 }
 

@@ -9,9 +9,9 @@ use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 
 use super::key_source::{KeyList, KeySource};
-use super::origin_refusals::OriginRefusals;
 use super::peers::Peers;
-use crate::cache::{AnswerCache, Realm};
+use super::read::Asked;
+use crate::cache::{Answers, Realm};
 use crate::clock::{Clock, Tick};
 use crate::config::Config;
 use crate::keys::KeyTable;
@@ -42,14 +42,14 @@ impl State {
         counts: Vec<(KeyId, DayCount)>,
         clock: &Clock,
     ) -> Self {
-        let used = KeyTable::with_day_counts(counts, &config.limits);
+        let used = KeyTable::with_day_counts(counts);
         let strangers = Arc::new(Strangers::new(config.limits.strangers));
         let state = State::build(Arc::new(config), origin, keys, list, (&used, strangers), clock);
         state.keys.set_rules(&state, false, clock);
         state
     }
 
-    /// The state that follows this one: what keys and addresses have used up is carried over (guarantee 6).
+    /// The state that follows this one: each id keeps its budget (guarantee 6).
     pub(super) fn next(
         &self,
         config: Arc<Config>,
@@ -58,7 +58,8 @@ impl State {
         list: KeyList,
         clock: &Clock,
     ) -> Self {
-        State::build(config, origin, keys, list, (&self.key_table, self.strangers.clone()), clock)
+        let strangers = self.strangers.with_rate(config.limits.strangers);
+        State::build(config, origin, keys, list, (&self.key_table, strangers), clock)
     }
 
     fn build(
@@ -70,7 +71,7 @@ impl State {
         clock: &Clock,
     ) -> Self {
         let (listed, departed_guilds) = keys.listed(list);
-        let key_table = Arc::new(KeyTable::new(listed, &config.limits, used, || clock.now(), clock.unix()));
+        let key_table = Arc::new(KeyTable::new(listed, &config.limits, used, clock.now(), clock.unix()));
         State { config, origin, keys, key_table, strangers, departed_guilds }
     }
 
@@ -99,24 +100,22 @@ impl State {
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) clock: Clock,
-    pub(super) cache: AnswerCache,
-    pub(super) origin_refusals: OriginRefusals,
+    pub(super) cache: Answers<Asked>,
     /// The other nodes before the same HTTP origin.
     pub(super) peers: Option<Peers>,
     state: ArcSwap<State>,
     /// Keys whose day was given back, by the change feed, and is not yet here.
     pub(super) day_resets: Mutex<Vec<KeyId>>,
-    /// Held while the next state is made: two at once would carry budgets over twice.
+    /// Held while the next state is made.
     swap: Mutex<()>,
 }
 
 impl Core {
     pub(super) fn new(clock: Clock, state: State, peers: Option<Peers>) -> Self {
-        let cache = AnswerCache::new(state.config.cache.max_size);
+        let cache = Answers::new(state.config.cache.max_size);
         Core {
             clock,
             cache,
-            origin_refusals: OriginRefusals::default(),
             peers,
             state: ArcSwap::from_pointee(state),
             day_resets: Mutex::default(),
@@ -150,12 +149,10 @@ impl Core {
         let (state, made) = next(&before);
         let state = Arc::new(state);
         let realms = state.realms_left(&before);
-        let invalidate = || realms.iter().for_each(|realm| self.cache.epochs().invalidate_realm(*realm));
+        let invalidate = || realms.iter().for_each(|realm| self.cache.gate.invalidate_realm(*realm));
         invalidate(); // a key of the new state must be told nothing of what was kept
         self.state.store(state.clone());
         invalidate(); // what was asked for meanwhile
-        state.key_table.charge_renamed(&before.key_table); // so were shared limits, under ids of before
-        state.key_table.share_in_flight(self.now());
         if let Some(peers) = self.peers(&state) {
             let changed = state.departed_guilds.symmetric_difference(&before.departed_guilds);
             changed.for_each(|guild| peers.bus.purge(Some(guild.clone()), None));

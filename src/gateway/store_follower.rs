@@ -1,43 +1,41 @@
 //! Follows the store's change feed for as long as the server runs, so that what another process changed takes effect
-//! here within one second. A changed member is invalidated in the cache; a changed key or guild makes the key table be
-//! loaded again. While the feed cannot be read, no answer that depends on the store is given from memory. Reading the
-//! feed and loading the keys run side by side, so that a list of keys that hangs does not stop the feed.
+//! here within one second (guarantees 2 and 7). A changed member is dropped from memory; a changed key or guild makes the
+//! key table be loaded again. Two stamps say how old what is known is, and requests compare them with their own time: the
+//! feed's, after which nothing that depends on the store is answered from memory, and the key table's, after which its
+//! keys are refused. Reading the feed and loading the keys run side by side, so that a long list of keys does not stop the
+//! feed.
 
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard, Notify};
 
 use super::key_source::{KeyList, KeySource};
 use super::state::{Core, State};
-use super::store_freshness::StoreFreshness;
 use crate::clock::{AlignedTimer, Tick};
 use crate::cluster::Freshness;
-use crate::store::{Change, Store, StoreError};
+use crate::store::{Change, Store};
 
 /// How often the feed is read.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// Interval at which cached answers are invalidated while the feed cannot be read, and at which a failed read is
-/// repeated.
+/// How soon a read that failed is repeated.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// A read of the feed that takes longer may fail. The keys are loaded meanwhile, so that they are recent when it does.
-const SLOW_READ: Duration = Duration::from_millis(250);
-
-/// Knows how old the keys and the cached answers are compared with the store, and keeps them recent.
+/// Knows how old the keys and the answers in memory are compared with the store, and keeps them recent.
 #[derive(Debug)]
 pub struct StoreFollower {
     core: Arc<Core>,
-    freshness: StoreFreshness,
+    /// The feed's stamp. That of the keys is in the key table.
+    feed: Freshness,
+    /// Changes of guilds and keys that were seen on the feed, and how many of them the key table contains.
+    seen: AtomicU64,
+    loaded: AtomicU64,
     /// Asks for the keys to be loaded again.
     reload_keys: Notify,
     /// Held from the begin of a list of keys until that list is in force: an older list must never replace a newer one.
     load_lock: Mutex<()>,
-    /// The feed could not be read, and was not since.
-    is_failing: AtomicBool,
 }
 
 /// A list of keys that is to be put in force or dropped; nobody else loads keys meanwhile. A key file may be put in
@@ -62,33 +60,29 @@ pub(super) struct Loaded<'f> {
 
 impl StoreFollower {
     pub(super) fn new(core: Arc<Core>) -> Self {
-        let freshness = StoreFreshness::new(core.now());
         StoreFollower {
             core,
-            freshness,
+            feed: Freshness::not_followed(),
+            seen: AtomicU64::new(0),
+            loaded: AtomicU64::new(0),
             reload_keys: Notify::new(),
             load_lock: Mutex::new(()),
-            is_failing: AtomicBool::new(false),
         }
     }
 
     /// Whether the keys of `state` are too old to accept or refuse a request by them.
     pub(super) fn keys_are_stale(&self, state: &State, now: Tick) -> bool {
-        // The age of this table, which may have been replaced since `state` was read.
-        matches!(state.keys, KeySource::Store(_))
-            && (self.freshness.keys_are_stale() || Freshness::is_too_old(state.key_table.confirmed_at(), now))
+        matches!(state.keys, KeySource::Store(_)) && Freshness::is_too_old(state.key_table.confirmed_at(), now)
     }
 
-    /// Invalidates the cache if the feed was not read for too long, as after the process stood still.
-    pub(super) fn invalidate_if_feed_is_stale(&self, state: &State, now: Tick) {
-        if self.freshness.feed_is_stale(now) && state.depends_on_store() {
-            self.core.cache.epochs().invalidate_all();
-        }
+    /// Whether what others change in the store is known here in time to answer from memory.
+    pub(super) fn hears_store(&self, state: &State, now: Tick) -> bool {
+        !(self.feed.is_stale(now) && state.depends_on_store())
     }
 
     /// How long ago the feed was last known to be read up to its end; `None`: it is not followed.
     pub(super) fn feed_age(&self, state: &State, now: Tick) -> Option<Duration> {
-        self.freshness.feed_age(now).filter(|_| state.depends_on_store())
+        self.feed.age(now).filter(|_| state.depends_on_store())
     }
 
     /// Why requests are refused, or nothing is answered from memory; `None`: the store is followed.
@@ -97,7 +91,7 @@ impl StoreFollower {
         if self.keys_are_stale(&state, now) {
             return Some("the keys cannot be refreshed from the store; requests are refused until it answers");
         }
-        let is_away = state.depends_on_store() && self.freshness.feed_is_stale(now);
+        let is_away = !self.hears_store(&state, now);
         is_away.then_some("the store is away: its changes cannot be read, and nothing is answered from memory")
     }
 
@@ -106,7 +100,7 @@ impl StoreFollower {
     pub async fn load_keys(&self, source: Option<KeySource>) -> Result<LoadedKeys<'_>, String> {
         let lock = self.load_lock.lock().await;
         let source = source.unwrap_or_else(|| self.core.state().keys.clone());
-        let loaded = Loaded { changes: self.freshness.changes_seen(), at: self.core.now(), _lock: lock };
+        let loaded = Loaded { changes: self.seen.load(Ordering::SeqCst), at: self.core.now(), _lock: lock };
         Ok(LoadedKeys { list: source.list().await?, source, loaded })
     }
 
@@ -124,29 +118,31 @@ impl StoreFollower {
         );
     }
 
-    /// Sets the age of loaded keys, before `state` is in force. They age while the feed is followed.
+    /// Stamps loaded keys, before `state` is in force: they are as recent as the feed if it told of no change since, and
+    /// else of when reading them began. They age while the feed is followed.
     pub(super) fn date_keys(&self, state: &State, loaded: &Loaded<'_>) {
-        if let Some(as_of) = self.freshness.keys_as_of(loaded.changes, loaded.at) {
-            state.key_table.set_confirmed_at(as_of);
-        }
+        let Some(as_of) = self.feed.as_of() else { return }; // first: what it told is counted before
+        let is_complete = self.seen.load(Ordering::SeqCst) == loaded.changes;
+        state.key_table.set_confirmed_at(if is_complete { loaded.at.max(as_of) } else { loaded.at });
     }
 
     /// Loaded keys are in force from now on.
     pub(super) fn keys_in_force(&self, loaded: &Loaded<'_>) {
-        self.freshness.keys_loaded(loaded.changes, loaded.at, self.core.now());
+        self.loaded.store(loaded.changes, Ordering::SeqCst);
     }
 
-    /// Follows the change feed until the process ends.
+    /// Follows the change feed until the process ends. It begins before the first keys were loaded.
     pub async fn follow(&self, store: &Store) {
-        // The feed begins before the first keys were loaded.
-        self.core.state().key_table.set_confirmed_at(self.freshness.start_following());
+        let now = self.core.now();
+        self.feed.confirm(now);
+        self.core.state().key_table.set_confirmed_at(now);
         tokio::join!(self.follow_feed(store), self.keep_keys_loaded());
     }
 
     async fn follow_feed(&self, store: &Store) {
-        let timer = AlignedTimer::new();
+        let (timer, mut is_failing) = (AlignedTimer::new(), false);
         loop {
-            if self.is_failing.load(Ordering::SeqCst) {
+            if is_failing {
                 tokio::time::sleep(RETRY_AFTER).await;
             } else {
                 tokio::select! {
@@ -155,69 +151,31 @@ impl StoreFollower {
                 }
             }
             let asked = self.core.now();
-            match self.read_changes(store).await {
+            match store.changes().await {
                 Ok(changes) => {
-                    if self.is_failing.swap(false, Ordering::SeqCst) {
+                    if std::mem::take(&mut is_failing) {
                         tracing::info!("the store's change feed works again");
                         self.apply_change(Change::Everything);
                     }
                     changes.into_iter().for_each(|change| self.apply_change(change));
-                    if self.freshness.feed_was_read(asked, self.core.now()) {
-                        self.core.state().key_table.set_confirmed_at(asked);
-                    }
-                    // Changed keys that are not loaded within their time are as good as a feed that cannot be read.
-                    self.expire_keys();
+                    self.feed_was_read(asked);
                 }
-                Err(error) => self.feed_failed(&error),
+                Err(error) if !std::mem::replace(&mut is_failing, true) => tracing::error!(
+                    %error,
+                    "the store's change feed cannot be read; nothing is answered from memory, and the store's keys are \
+                     refused until it is"
+                ),
+                Err(_) => {}
             }
         }
     }
 
-    fn feed_failed(&self, error: &dyn fmt::Display) {
-        if !self.is_failing.swap(true, Ordering::SeqCst) {
-            tracing::error!(%error, "the store's change feed cannot be read; nothing is answered from memory");
-        }
-        self.feed_is_silent();
-    }
-
-    /// Reads the feed. Cached answers stay invalid meanwhile if the last read failed.
-    async fn read_changes(&self, store: &Store) -> Result<Vec<Change>, StoreError> {
-        let mut changes = std::pin::pin!(store.changes());
-        let is_failing = self.is_failing.load(Ordering::SeqCst);
-        loop {
-            tokio::select! {
-                biased;
-                read = &mut changes => return read,
-                () = tokio::time::sleep(if is_failing { RETRY_AFTER } else { SLOW_READ }) => match is_failing {
-                    true => self.feed_is_silent(),
-                    false => self.load_keys_if_old(),
-                },
-            }
-        }
-    }
-
-    /// The feed could not be read: answers in memory are not usable, and keys only for a while unless they are loaded.
-    pub(super) fn feed_is_silent(&self) {
-        let state = self.core.state();
-        if state.depends_on_store() {
-            self.core.cache.epochs().invalidate_all();
-        }
-        self.load_keys_if_old();
-        self.expire_keys();
-    }
-
-    /// Asks for the keys to be loaded if they are to stay usable without the feed.
-    fn load_keys_if_old(&self) {
-        let is_store = matches!(self.core.state().keys, KeySource::Store(_));
-        let is_loading = || self.load_lock.try_lock().is_err();
-        if is_store && self.freshness.should_reload_keys(self.core.now()) && !is_loading() {
-            self.reload_keys.notify_one();
-        }
-    }
-
-    fn expire_keys(&self) {
-        if matches!(self.core.state().keys, KeySource::Store(_)) && self.freshness.expire_keys(self.core.now()) {
-            tracing::error!("keys cannot be refreshed from the store; refusing them");
+    /// The feed was read, up to what had changed by `at`, and the changes were applied.
+    pub(super) fn feed_was_read(&self, at: Tick) {
+        self.feed.confirm(at);
+        // A change that was seen and is not loaded yet keeps the keys from being current.
+        if self.seen.load(Ordering::SeqCst) == self.loaded.load(Ordering::SeqCst) {
+            self.core.state().key_table.set_confirmed_at(at);
         }
     }
 
@@ -235,7 +193,6 @@ impl StoreFollower {
                     if !std::mem::replace(&mut is_failing, true) {
                         tracing::error!(error, "the keys could not be read from the store; trying again");
                     }
-                    self.expire_keys();
                     tokio::time::sleep(RETRY_AFTER).await;
                     self.reload_keys.notify_one();
                 }
@@ -245,23 +202,18 @@ impl StoreFollower {
 
     fn apply_change(&self, change: Change) {
         match change {
-            Change::Member(member) => self.core.cache.epochs().invalidate_member(member),
+            Change::Member(member) => self.core.cache.gate.invalidate_member(member),
             Change::DayReset(key) => self.core.day_resets.lock().push(key),
             Change::Directory => self.keys_changed(),
             Change::Everything => {
-                self.core.cache.epochs().invalidate_all();
+                self.core.cache.gate.invalidate_all();
                 self.keys_changed();
             }
         }
     }
 
     pub(super) fn keys_changed(&self) {
-        self.freshness.keys_changed();
+        self.seen.fetch_add(1, Ordering::SeqCst);
         self.reload_keys.notify_one();
-    }
-
-    #[cfg(test)]
-    pub(super) fn parts(&self) -> (&StoreFreshness, &Notify) {
-        (&self.freshness, &self.reload_keys)
     }
 }

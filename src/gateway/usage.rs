@@ -45,8 +45,8 @@ impl Gateway {
     /// The keys that sent a request on the last day, each with how many.
     pub fn used_keys(&self) -> Vec<(u32, Arc<Key>)> {
         let now = self.core.now();
-        let used = self.keys_in_force(|key| key.usage.activity.is_used()).into_iter();
-        used.map(|key| (key.usage.activity.recent(now).day.requests, key))
+        let used = self.keys_in_force(|key| key.budget.activity.is_used()).into_iter();
+        used.map(|key| (key.budget.activity.recent(now).day.requests, key))
             .filter(|(requests, _)| *requests > 0)
             .collect()
     }
@@ -59,13 +59,8 @@ impl Gateway {
     /// The use of a key.
     pub fn usage(&self, key: Arc<Key>) -> KeyUsage {
         let now = self.core.now();
-        let recent = key.usage.activity.recent(now);
-        let levels = match (&self.shared_limits, key.usage.escrow()) {
-            (Some(limits), Some(escrow)) => {
-                key.policy.levels_shared((limits, &escrow), (&key.buckets, &key.usage), now)
-            }
-            _ => key.policy.levels(&key.buckets, &key.usage, now, self.core.clock.unix()),
-        };
+        let recent = key.budget.activity.recent(now);
+        let levels = key.budget.levels(&key.policy, now, self.core.clock.unix());
         KeyUsage { key, recent, levels }
     }
 

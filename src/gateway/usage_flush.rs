@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::key_source::KeySource;
-use super::state::Core;
+use super::state::{Core, State};
 use crate::clock::AlignedTimer;
 use crate::cluster::SharedLimits;
-use crate::keys::Key;
-use crate::limits::{DayCount, Usage, escrow_of};
+use crate::limits::{Budget, DayCount};
 use crate::model::KeyId;
 use crate::store::{Store, StoreError};
 
@@ -97,29 +96,19 @@ impl UsageFlush {
             self.core.day_resets.lock().extend(keys);
             return Err(error.to_string());
         }
-        let state = self.core.state();
-        match &state.keys {
-            KeySource::Origin(learned_keys) => {
-                learned_keys.forget_day_counts(&keys);
-                let reset = learned_keys.keys().into_iter().filter(|key| keys.contains(&key.id));
-                reset.for_each(|key| self.reset_day(&key.usage, Some(&key)));
-            }
-            KeySource::Store(_) | KeySource::File(_) => {
-                let table = &state.key_table;
-                table.keys().filter(|key| keys.contains(&key.id)).for_each(|key| self.reset_day(&key.usage, Some(key)));
-                let removed = table.removed_usages().filter(|(id, _)| keys.contains(*id));
-                removed.for_each(|(_, usage)| self.reset_day(usage, None));
-            }
+        let state = self.core.state_full();
+        if let KeySource::Origin(learned_keys) = &state.keys {
+            learned_keys.forget_day_counts(&keys);
+        }
+        budgets(&state).iter().filter(|(id, _)| keys.contains(id)).for_each(|(_, budget)| budget.reset_day());
+        if let Some(limits) = &self.shared_limits {
+            let in_force = match &state.keys {
+                KeySource::Origin(learned_keys) => learned_keys.keys(),
+                KeySource::Store(_) | KeySource::File(_) => state.key_table.keys().cloned().collect(),
+            };
+            in_force.iter().filter(|key| keys.contains(&key.id)).for_each(|key| limits.reset_day(key));
         }
         Ok(())
-    }
-
-    /// Of a key that was removed, Redis is told only if a request came with it.
-    fn reset_day(&self, usage: &Arc<Usage>, key: Option<&Key>) {
-        usage.day.reset();
-        let Some(limits) = &self.shared_limits else { return };
-        let escrow = key.map(|key| escrow_of(limits, &key.id, &key.policy, usage)).or_else(|| usage.escrow());
-        escrow.iter().for_each(|key| key.follow(key.escrow.reset_day(self.core.now())));
     }
 
     /// Writes what was counted of the day since the last time, and adds what other processes counted.
@@ -130,10 +119,8 @@ impl UsageFlush {
             if !state.config.limits.counts_days() {
                 return Ok(()); // there may be many keys to go through
             }
-            match &state.keys {
-                KeySource::Origin(learned_keys) => learned_keys.unsaved_counts(),
-                KeySource::Store(_) | KeySource::File(_) => state.key_table.unsaved_counts(),
-            }
+            let unsaved = |(id, budget): (KeyId, Arc<Budget>)| budget.unsaved_day().map(|count| (id, budget, count));
+            budgets(&state).into_iter().filter_map(unsaved).collect::<Vec<_>>()
         };
         counts.sort_by_key(|(_, _, count)| count.day);
         for of_a_day in counts.chunk_by(|(_, _, a), (_, _, b)| a.day == b.day) {
@@ -158,17 +145,27 @@ impl UsageFlush {
     }
 }
 
-async fn write_counts_of_a_day(store: &Store, counts: &[(KeyId, Arc<Usage>, DayCount)]) -> Result<(), String> {
+/// The budgets of all keys.
+fn budgets(state: &State) -> Vec<(KeyId, Arc<Budget>)> {
+    match &state.keys {
+        KeySource::Origin(learned_keys) => {
+            learned_keys.keys().into_iter().map(|key| (key.id.clone(), key.budget.clone())).collect()
+        }
+        KeySource::Store(_) | KeySource::File(_) => state.key_table.budgets(),
+    }
+}
+
+async fn write_counts_of_a_day(store: &Store, counts: &[(KeyId, Arc<Budget>, DayCount)]) -> Result<(), String> {
     let Some((_, _, DayCount { day, .. })) = counts.first() else { return Ok(()) };
     let added = counts.iter().map(|(id, _, count)| (id.clone(), count.count)).collect();
     let (totals, result) = match store.add_daily(*day, added).await {
-        Ok(totals) => (totals.into_iter().map(|(_, total)| total).collect(), Ok(())),
+        Ok(totals) => (totals.into_iter().map(|(_, total)| Some(total)).collect(), Ok(())),
         // They may have been added. If they were added again, keys would have used up what they did not ask for.
-        Err(error @ StoreError::Unknown(_)) => (vec![0; counts.len()], Err(error.to_string())),
+        Err(error @ StoreError::Unknown(_)) => (vec![None; counts.len()], Err(error.to_string())),
         Err(error) => return Err(error.to_string()),
     };
-    for ((_, usage, saved), total) in counts.iter().zip(totals) {
-        usage.day.saved(*saved, total);
+    for ((_, budget, saved), total) in counts.iter().zip(totals) {
+        budget.day_saved(*saved, total);
     }
     result
 }

@@ -1,63 +1,78 @@
-//! Writes: the epoch of the member advances before the origin is asked and after it, whatever came back, and the
-//! origin is asked once (guarantees 2 and 5). Other nodes are told before the origin is asked, and before the caller is.
+//! Writes. Before the origin is asked, the gate is told: what was asked for until now is not current any more, and what is
+//! asked for until the write has ended is not kept (guarantee 2). The origin is asked once (guarantee 5). Other nodes are
+//! told before the caller is answered.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::admit::Found;
 use super::caller::Caller;
-use super::handover::no_store_time;
-use super::{Gateway, RequestDetails};
-use crate::cache::FetchError;
-use crate::cluster::bus::NotConfirmed;
-use crate::origin::{Permit, may_have_happened};
-use crate::wire::{Fault, Request};
+use super::{Gateway, RequestDetails, State};
+use crate::config::OriginKind;
+use crate::origin::may_have_happened;
+use crate::wire::{Fault, Operation, Request};
+
+/// The longest time that a write of the built-in backend takes: a second to begin, two for its commit, and two to spare.
+const STORE_WRITES_WITHIN: Duration = Duration::from_secs(5);
 
 impl Gateway {
-    /// Sends one write. `permit` is given if the caller has one already.
     pub(super) async fn write(
         &self,
-        mut caller: Caller<'_>,
+        mut caller: Caller,
         request: Request,
-        permit: Option<Permit>,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
-        let operation = request.operation;
-        let unavailable = Fault::Unavailable { retry_after: 1 };
-        if !self.handover.wait_to_write().await {
-            return Err(unavailable);
+        let Request { operation, member, .. } = request;
+        let _counted = self.alone.begin_write().ok_or(Fault::Unavailable { retry_after: 1 })?;
+        let place = self.place(&caller).await?;
+        let (state, found) = self.key_now(&caller.secret, operation, None)?;
+        if let Found::Listed(key) = found {
+            caller.key = key; // of another guild, where it has moved
         }
-        // The write begins only once it has its permit: before that, no epoch advances and no other process is told of
-        // it.
-        let permit = self.acquire_permit(&caller, permit, details).await?;
-        let begun_under = self.recheck(&mut caller, operation)?;
-        let (realms, no_store_for) = (caller.realms(caller.key.guild.realm), no_store_time(&begun_under));
-        let write = self.handover.begin_write(realms, &request, no_store_for).await.map_err(|_| unavailable)?;
-        let announced = self.core.announce_to_peers(&begun_under, request.member).await;
-        let rechecked = self.recheck(&mut caller, operation);
-        let (announced, state) = match (announced, rechecked) {
-            (Ok(announced), Ok(state)) => (announced, state),
-            (Err(fault), _) | (Ok(None), Err(fault)) => {
-                write.end(true).await; // settled: the origin was not asked
-                return Err(fault);
-            }
-            (Ok(Some(announced)), Err(fault)) => {
-                write.end(true).await;
-                let _ = announced.end(true).await; // nothing has changed that others would have to know
-                return Err(fault);
-            }
-        };
-        let asked = self.ask_origin(&state, &caller, permit, request, announced.as_ref(), details);
-        let answer = asked.await.map_err(FetchError::fault);
-        // A reload may have moved the key to another guild meanwhile: the write changes that guild's answers as well.
-        if !Arc::ptr_eq(&begun_under, &self.core.state()) {
-            self.core.cache.epochs().invalidate_member(request.member);
+        let now = self.core.now();
+        if !self.core.hears_peers(&state, now) {
+            return Err(Fault::Unavailable { retry_after: 1 }); // they could not be told in time
+        }
+        let gate = &self.core.cache.gate;
+        let (ttl, latest_end) = (unknown_for(&state), now.plus(write_time(&state)));
+        let write = gate.begin_write(member, operation.invalidates(), caller.realms(), ttl, latest_end);
+        let (answer, upstream) = self.send(&state, &caller, place, request).await;
+        details.upstream = upstream;
+        if !Arc::ptr_eq(&state, &self.core.state()) {
+            gate.invalidate_member(member); // the key may be of another guild by now, whose answers the write changed
         }
         let settled = !answer.as_ref().is_err_and(|fault| may_have_happened(*fault));
-        write.end(settled).await;
-        let Some(announced) = announced else { return answer };
-        match announced.end(settled).await {
-            // Other nodes may answer what was before the write for longer than a second.
-            Err(NotConfirmed) if answer.is_ok() => Err(Fault::OriginTimeout),
-            Ok(()) | Err(NotConfirmed) => answer,
+        match settled {
+            true => write.end(),
+            false => {
+                let until = self.core.now().plus(ttl);
+                write.end_unknown(until);
+                self.alone.unknown_outcome(member, until);
+            }
         }
+        if answer.is_err() && settled {
+            return answer; // nothing has changed
+        }
+        match self.core.tell_peers(&state, member, settled).await {
+            // Other nodes may answer what was before the write for longer than a second.
+            Err(_) if answer.is_ok() => Err(Fault::OriginTimeout),
+            _ => answer,
+        }
+    }
+}
+
+/// How long nothing about a member is kept after a write of unknown outcome.
+pub(super) fn unknown_for(state: &State) -> Duration {
+    match state.config.cache.of(Operation::GetPoints).ttl {
+        Duration::ZERO => write_time(state),
+        ttl => ttl,
+    }
+}
+
+/// How long a write takes at most until its caller is answered.
+pub(super) fn write_time(state: &State) -> Duration {
+    match &state.config.origin.kind {
+        OriginKind::Http(upstreams) => upstreams.timeout,
+        OriginKind::Builtin => STORE_WRITES_WITHIN,
     }
 }

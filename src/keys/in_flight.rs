@@ -22,9 +22,9 @@ impl InFlightSlot {
     /// Takes the slot for a request of this key. It counts until it is released; if it was released before, not at all.
     pub fn take(&self, key: &Arc<Key>) -> InFlightGuard<'_> {
         let key = self.key.get_or_init(|| key.clone());
-        let others = key.usage.begin();
+        let others = key.budget.begin();
         if self.state.compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            key.usage.end();
+            key.budget.end();
         }
         InFlightGuard { slot: self, key, others }
     }
@@ -34,7 +34,7 @@ impl InFlightSlot {
         if self.state.swap(RELEASED, Ordering::AcqRel) == TAKEN
             && let Some(key) = self.key.get()
         {
-            key.usage.end();
+            key.budget.end();
         }
     }
 }

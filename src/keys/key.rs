@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use super::LimitState;
 use crate::cache::Realm;
-use crate::clock::Tick;
-use crate::limits::{Buckets, Policy, Usage};
+use crate::limits::{Budget, Policy};
 use crate::model::{Digest, GuildId, KeyId, Scope};
 use crate::wire::{Fault, Operation};
 
-/// A key with its buckets, so that a request needs one look-up and no lock.
+/// A key with its budget, so that a request needs one look-up and no lock.
 #[derive(Debug)]
 pub struct Key {
     pub id: KeyId,
@@ -22,8 +20,8 @@ pub struct Key {
     /// The tier in force for it. Each key has a copy of its own: one counter for all keys of a tier would be contended.
     pub tier_in_force: Arc<str>,
     pub policy: Arc<Policy>,
-    pub buckets: Arc<Buckets>,
-    pub usage: Arc<Usage>,
+    /// What all of its secrets have used up together.
+    pub budget: Arc<Budget>,
 }
 
 impl Key {
@@ -41,18 +39,17 @@ impl Key {
         scope: Scope,
         expires: Option<i64>,
         tier: Option<Arc<str>>,
-        state: LimitState,
+        (policy, budget): (Arc<Policy>, Arc<Budget>),
     ) -> Self {
-        let LimitState { policy, buckets, usage } = state;
         let in_force = policy.tier().name.as_str();
         let tier_in_force = tier.clone().filter(|tier| **tier == *in_force).unwrap_or_else(|| in_force.into());
-        Key { id, guild, scope, expires, tier, tier_in_force, policy, buckets, usage }
+        Key { id, guild, scope, expires, tier, tier_in_force, policy, budget }
     }
 
     /// The same key under another policy, with what it has used up.
-    pub(super) fn with_policy(&self, policy: &Arc<Policy>, now: Tick) -> Self {
-        let state = self.limit_state().with_policy(policy, now);
-        Key::new(self.id.clone(), self.guild.clone(), self.scope, self.expires, self.tier.clone(), state)
+    pub(super) fn with_policy(&self, policy: &Arc<Policy>) -> Self {
+        let limits = (policy.clone(), self.budget.clone());
+        Key::new(self.id.clone(), self.guild.clone(), self.scope, self.expires, self.tier.clone(), limits)
     }
 
     /// Whether `other` is this key with nothing changed, down to what it has used up.
@@ -63,12 +60,7 @@ impl Key {
             && self.expires == other.expires
             && self.tier == other.tier
             && Arc::ptr_eq(&self.policy, &other.policy)
-            && Arc::ptr_eq(&self.buckets, &other.buckets)
-            && Arc::ptr_eq(&self.usage, &other.usage)
-    }
-
-    pub(super) fn limit_state(&self) -> LimitState {
-        LimitState { policy: self.policy.clone(), buckets: self.buckets.clone(), usage: self.usage.clone() }
+            && Arc::ptr_eq(&self.budget, &other.budget)
     }
 }
 

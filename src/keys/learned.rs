@@ -1,11 +1,11 @@
 //! The keys of `keys.source = "origin"`, which only the origin's own answers prove or refuse. Both lists are bounded
-//! LRU caches, so that unknown keys cannot use up memory. An answer counts from when the origin was asked, and one of
-//! an origin that is no longer in force does not count. The origin is not asked here: `gateway` asks, and reports the
-//! answer.
+//! LRU caches, so that unknown keys cannot use up memory. An answer counts from when the origin was asked, since one that
+//! took long proves no more than it did then, and one of an origin that is no longer in force does not count. The origin is
+//! not asked here: `gateway` asks, and reports the answer.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -13,12 +13,11 @@ use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use parking_lot::Mutex;
 
-use super::{Guild, Key, LimitState, Proof};
-use crate::cache::{Realm, SingleFlight};
+use super::{Guild, Key};
+use crate::cache::Realm;
 use crate::clock::Tick;
-use crate::limits::{Buckets, DayCount, Policy, Usage, share_in_flight};
+use crate::limits::{Budget, DayCount, Policy};
 use crate::model::{Digest, GuildId, KeyId, Scope};
-use crate::wire::Fault;
 
 /// Known keys, about 240 MB. Beyond that the key that was used longest ago is forgotten, with what it had used up, so a
 /// caller with that many valid keys can have one of them refilled.
@@ -35,13 +34,11 @@ pub struct LearnedKeys {
     known: Cache<Digest, Arc<LearnedKey>>,
     refused: Cache<Digest, Tick>,
     rules: ArcSwap<LearnedKeyRules>,
-    /// The keys that the origin is being asked about.
-    flights: SingleFlight<Digest, Tick, ProofResult>,
+    /// Held while the origin is asked about a key, so that of many requests with one key one proves it.
+    proving: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
     next_realm: AtomicU64,
     /// The day's counts that the store had at the start, for keys not seen since.
     day_counts: Mutex<HashMap<KeyId, DayCount>>,
-    /// Held while a key is put under another policy, so that its buckets are replaced once.
-    policy_lock: Mutex<()>,
 }
 
 /// The rules for all learned keys; a reload changes them.
@@ -61,40 +58,19 @@ pub struct LearnedKeyRules {
 pub struct LearnedKey {
     pub key: Arc<Key>,
     digest: Digest,
-    proof: Arc<Proof>,
+    /// The tick at which the origin was asked for the newest answer that accepts it; 0: none does any more.
+    accepted: Arc<AtomicU64>,
 }
 
 /// What is known about a key at one moment.
 #[derive(Debug)]
 pub enum KeyStatus {
     Proven(Arc<LearnedKey>),
-    /// The origin accepted the key, but longer ago than a proof is valid.
+    /// The origin accepted the key once, and what it has used up is remembered.
     Lapsed(Arc<LearnedKey>),
-    /// Nothing that counts. `Some`: the origin accepted the key before it refused it, or before another origin was in
-    /// force, and what the key has used up is remembered.
-    Unknown(Option<Arc<LearnedKey>>),
     /// The origin refused the key (02), not long ago.
     Refused,
-}
-
-/// The result of one question about a key, for all that wait for it.
-#[derive(Clone, Debug)]
-pub enum ProofResult {
-    Proven(Arc<LearnedKey>),
-    Refused,
-    /// The origin failed: nothing was learned.
-    Failed(Fault),
-}
-
-impl ProofResult {
-    /// The result that a status stands for, if the origin need not be asked.
-    pub fn of(status: KeyStatus) -> Option<Self> {
-        match status {
-            KeyStatus::Proven(key) => Some(ProofResult::Proven(key)),
-            KeyStatus::Refused => Some(ProofResult::Refused),
-            KeyStatus::Lapsed(_) | KeyStatus::Unknown(_) => None,
-        }
-    }
+    Unknown,
 }
 
 impl LearnedKey {
@@ -109,25 +85,22 @@ impl LearnedKeys {
             known: Cache::builder().max_capacity(MAX_KNOWN).eviction_policy(EvictionPolicy::lru()).build(),
             refused: Cache::builder().max_capacity(MAX_REFUSED).eviction_policy(EvictionPolicy::lru()).build(),
             rules: ArcSwap::from_pointee(rules),
-            flights: SingleFlight::default(),
+            proving: Mutex::default(),
             next_realm: AtomicU64::new(0),
             day_counts: Mutex::new(day_counts.into_iter().collect()),
-            policy_lock: Mutex::new(()),
         }
     }
 
-    /// Puts other rules in force for every key. `now` reads the clock, for each key anew: requests are charged meanwhile.
-    pub fn set_rules(&self, rules: LearnedKeyRules, now: impl Fn() -> Tick) {
+    /// Puts other rules in force for every key from `now` on.
+    pub fn set_rules(&self, rules: LearnedKeyRules, now: Tick) {
         let policy = rules.policy.clone();
         let before = self.rules.swap(Arc::new(rules));
         if Arc::ptr_eq(&before.policy, &policy) {
             return;
         }
-        let _lock = self.policy_lock.lock();
         for (_, known) in &self.known {
             // The key is replaced at its next request; what is left of its limits is fixed now.
-            Buckets::with_policy(&known.key.policy, &known.key.buckets, &policy, now());
-            share_in_flight(&known.key.usage, &policy, now());
+            known.key.budget.change_tier(policy.tier(), now);
         }
     }
 
@@ -136,66 +109,57 @@ impl LearnedKeys {
         self.rules.load().since
     }
 
-    /// The questions about keys that are in flight.
-    pub fn flights(&self) -> &SingleFlight<Digest, Tick, ProofResult> {
-        &self.flights
+    /// The lock of whoever asks the origin about a key.
+    pub fn proving(&self, digest: &Digest) -> Arc<tokio::sync::Mutex<()>> {
+        let mut all = self.proving.lock();
+        if let Some(lock) = all.get(digest).and_then(Weak::upgrade) {
+            return lock;
+        }
+        if all.len() == all.capacity() {
+            all.retain(|_, lock| lock.strong_count() > 0);
+        }
+        let lock = Arc::<tokio::sync::Mutex<()>>::default();
+        all.insert(*digest, Arc::downgrade(&lock));
+        lock
     }
 
     /// What is known about the key with this digest.
     pub fn find(&self, digest: &Digest, now: Tick) -> KeyStatus {
         let rules = self.rules.load();
-        let known = self.known.get(digest).map(|known| self.with_policy(known, &rules.policy, now));
-        if let Some(key) = &known
-            && key.proof.is_valid(now, rules.accepted_for, rules.since)
-        {
-            return KeyStatus::Proven(key.clone());
+        let known = self.known.get(digest).map(|known| self.with_policy(known, &rules.policy));
+        if let Some(key) = &known {
+            let accepted = Tick(key.accepted.load(Ordering::Acquire));
+            if accepted.0 > 0 && accepted >= rules.since && now < accepted.plus(rules.accepted_for) {
+                return KeyStatus::Proven(key.clone());
+            }
         }
         if self.refused.get(digest).is_some_and(|at| at >= rules.since && now < at.plus(rules.refused_for)) {
             return KeyStatus::Refused;
         }
-        match known {
-            Some(key) if key.proof.was_accepted() => KeyStatus::Lapsed(key),
-            unknown => KeyStatus::Unknown(unknown),
-        }
+        known.map_or(KeyStatus::Unknown, KeyStatus::Lapsed)
     }
 
-    /// The origin was asked at `asked` and accepted the key. Returns the key as it is known from now on.
-    pub fn accept(&self, key: &Arc<LearnedKey>, asked: Tick) -> Arc<LearnedKey> {
-        let known = self.remember(key);
-        if known.proof.accept(asked) {
-            self.refused.invalidate(&key.digest);
-        }
-        known
+    /// Whether an answer of the origin proves the key now.
+    pub fn is_proven(&self, digest: &Digest, now: Tick) -> bool {
+        matches!(self.find(digest, now), KeyStatus::Proven(_))
     }
 
-    /// An origin accepted the key, perhaps one that is no longer in force: what the key has used up is kept, proven or
-    /// not. Returns the key as it is known from now on.
-    pub fn remember(&self, key: &Arc<LearnedKey>) -> Arc<LearnedKey> {
-        key.key.usage.prove();
+    /// The origin was asked at `asked` and accepted the key.
+    pub fn accept(&self, key: &Arc<LearnedKey>, asked: Tick) {
         let known = self.known.get(&key.digest);
-        known.unwrap_or_else(|| self.known.entry(key.digest).or_insert_with(|| key.clone()).into_value())
+        let known = known.unwrap_or_else(|| self.known.entry(key.digest).or_insert_with(|| key.clone()).into_value());
+        known.accepted.fetch_max(asked.0.max(1), Ordering::AcqRel);
+        self.refused.invalidate(&key.digest);
     }
 
-    /// The origin was asked at `asked` and refused the key with 02; it is `now`.
+    /// The origin was asked at `asked` and refused the key with 02; it is `now`. The answer to a later question stays.
     pub fn refute(&self, key: &LearnedKey, asked: Tick, now: Tick) {
-        // The known key may be another value than this caller's, if several came with it at the same time.
-        let known = self.known.get(&key.digest);
-        let proof = &known.as_deref().unwrap_or(key).proof;
-        if proof.refute(asked) && asked >= self.since() {
+        let accepted = self.known.get(&key.digest).map(|known| known.accepted.clone());
+        let is_newer = accepted.as_ref().is_some_and(|accepted| accepted.load(Ordering::Acquire) > asked.0.max(1));
+        if !is_newer && asked >= self.since() {
+            accepted.inspect(|accepted| accepted.store(0, Ordering::Release));
             self.refused.insert(key.digest, now);
-            if proof.was_accepted() {
-                self.refused.invalidate(&key.digest); // by an answer to a later question, that came meanwhile
-            }
         }
-    }
-
-    /// What was counted of the day for each key and is not in the store yet.
-    pub fn unsaved_counts(&self) -> Vec<(KeyId, Arc<Usage>, DayCount)> {
-        let unsaved = |known: Arc<LearnedKey>| {
-            let count = known.key.usage.day.unsaved()?;
-            Some((known.key.id.clone(), known.key.usage.clone(), count))
-        };
-        self.known.iter().filter_map(|(_, known)| unsaved(known)).collect()
     }
 
     /// All keys that the origin has accepted.
@@ -208,20 +172,13 @@ impl LearnedKeys {
         self.day_counts.lock().retain(|id, _| !keys.contains(id));
     }
 
-    /// The same key under the policy in force.
-    fn with_policy(&self, known: Arc<LearnedKey>, policy: &Arc<Policy>, now: Tick) -> Arc<LearnedKey> {
-        let is_under_policy = |key: &Key| Arc::ptr_eq(&key.policy, policy) && !key.buckets.are_replaced();
-        if is_under_policy(&known.key) {
+    /// The same key under this policy.
+    fn with_policy(&self, known: Arc<LearnedKey>, policy: &Arc<Policy>) -> Arc<LearnedKey> {
+        if Arc::ptr_eq(&known.key.policy, policy) {
             return known;
         }
-        let _lock = self.policy_lock.lock();
-        let known = self.known.get(&known.digest).unwrap_or(known);
-        if is_under_policy(&known.key) {
-            return known;
-        }
-        // Under the lock: the policy that the caller has may have been replaced meanwhile.
-        let key = Arc::new(known.key.with_policy(&self.rules.load().policy, now));
-        let known = Arc::new(LearnedKey { key, digest: known.digest, proof: known.proof.clone() });
+        let (key, accepted) = (Arc::new(known.key.with_policy(policy)), known.accepted.clone());
+        let known = Arc::new(LearnedKey { key, digest: known.digest, accepted });
         self.known.insert(known.digest, known.clone());
         known
     }
@@ -230,12 +187,11 @@ impl LearnedKeys {
     pub fn unproven_key(&self, digest: Digest) -> Arc<LearnedKey> {
         let policy = self.rules.load().policy.clone();
         let id = id_of(&digest);
-        let usage = Usage::unproven(self.day_counts.lock().get(&id).copied());
+        let budget = self.day_counts.lock().get(&id).map_or_else(Budget::default, |count| Budget::with_day(*count));
         let realm = Realm(self.next_realm.fetch_add(1, Ordering::Relaxed));
         let guild = Guild { id: GuildId::of_key(&id), realm, departed: false };
-        let state = LimitState { policy, buckets: Arc::default(), usage: Arc::new(usage) };
-        let key = Key::new(id, guild, Scope::Write, None, None, state);
-        Arc::new(LearnedKey { key: Arc::new(key), digest, proof: Arc::default() })
+        let key = Key::new(id, guild, Scope::Write, None, None, (policy, Arc::new(budget)));
+        Arc::new(LearnedKey { key: Arc::new(key), digest, accepted: Arc::default() })
     }
 }
 
@@ -251,7 +207,7 @@ mod tests {
 
     use super::*;
     use crate::config::{Rate, Tier};
-    use crate::limits::LimitQuery;
+    use crate::limits::{DecidedBy, LimitQuery};
     use crate::wire::Operation;
 
     const S: u64 = 1_000_000_000;
@@ -292,13 +248,13 @@ mod tests {
 
     fn spend(learned_key: &LearnedKey) -> bool {
         let ask = LimitQuery { operation: Operation::GetPoints, in_flight: 0, now: at(1) };
-        learned_key.key.policy.decide(&learned_key.key.buckets, &learned_key.key.usage, ask, || 0).over.is_none()
+        learned_key.key.budget.decide(&learned_key.key.policy, ask, DecidedBy::ALONE, || 0).over.is_none()
     }
 
     #[test]
     fn a_proof_is_valid_for_so_long_and_then_the_key_is_asked_about_with_what_it_used_up() {
         let learned_keys = learned_keys();
-        assert!(matches!(learned_keys.find(&digest(), at(1)), KeyStatus::Unknown(None)));
+        assert!(matches!(learned_keys.find(&digest(), at(1)), KeyStatus::Unknown));
         learned_keys.accept(&learned_keys.unproven_key(digest()), at(1));
         assert!(spend(&proven(&learned_keys, 1)));
         proven(&learned_keys, 60);
@@ -314,28 +270,41 @@ mod tests {
         let unproven_key = learned_keys.unproven_key(digest());
         learned_keys.refute(&unproven_key, at(1), at(2));
         assert!(matches!(learned_keys.find(&digest(), at(31)), KeyStatus::Refused));
-        assert!(matches!(learned_keys.find(&digest(), at(32)), KeyStatus::Unknown(None)));
+        assert!(matches!(learned_keys.find(&digest(), at(32)), KeyStatus::Unknown));
     }
 
     #[test]
     fn a_good_key_that_is_refused_stops_at_once_and_is_not_refilled_when_it_comes_back() {
         let learned_keys = learned_keys();
-        let learned_key = learned_keys.accept(&learned_keys.unproven_key(digest()), at(1));
+        learned_keys.accept(&learned_keys.unproven_key(digest()), at(1));
+        let learned_key = proven(&learned_keys, 1);
         assert!(spend(&learned_key) && spend(&learned_key));
         learned_keys.refute(&learned_key, at(2), at(2));
         assert!(matches!(learned_keys.find(&digest(), at(3)), KeyStatus::Refused));
-        let KeyStatus::Unknown(Some(known)) = learned_keys.find(&digest(), at(40)) else { panic!("it was forgotten") };
+        let KeyStatus::Lapsed(known) = learned_keys.find(&digest(), at(40)) else { panic!("it was forgotten") };
         learned_keys.accept(&known, at(40));
         assert!(!spend(&proven(&learned_keys, 41)), "asked at second 1, as if no time had passed");
     }
 
     #[test]
+    fn the_answer_to_a_later_question_stays_whatever_comes_after_it() {
+        let learned_keys = learned_keys();
+        let key = learned_keys.unproven_key(digest());
+        learned_keys.accept(&key, at(5));
+        learned_keys.refute(&key, at(4), at(6));
+        learned_keys.accept(&key, at(3));
+        proven(&learned_keys, 64);
+        assert!(matches!(learned_keys.find(&digest(), at(65)), KeyStatus::Lapsed(_)));
+    }
+
+    #[test]
     fn another_policy_refills_no_learned_key() {
         let learned_keys = learned_keys();
-        let learned_key = learned_keys.accept(&learned_keys.unproven_key(digest()), at(1));
+        learned_keys.accept(&learned_keys.unproven_key(digest()), at(1));
+        let learned_key = proven(&learned_keys, 1);
         assert!(spend(&learned_key) && spend(&learned_key));
         let realm = learned_key.key.guild.realm;
-        learned_keys.set_rules(rules(policy(1000)), || at(1));
+        learned_keys.set_rules(rules(policy(1000)), at(1));
         let learned_key = proven(&learned_keys, 1);
         assert_eq!(learned_key.key.policy.tier().main.burst.get(), 1000);
         assert!(!spend(&learned_key), "all of it was used up");
@@ -346,19 +315,19 @@ mod tests {
     #[test]
     fn a_burst_that_is_lowered_and_raised_again_gives_no_learned_key_a_second_one() {
         let learned_keys = LearnedKeys::new(rules(policy(40)), Vec::new());
-        let learned_key = learned_keys.accept(&learned_keys.unproven_key(digest()), at(1));
+        learned_keys.accept(&learned_keys.unproven_key(digest()), at(1));
+        let learned_key = proven(&learned_keys, 1);
         let let_in = |seconds| {
             let key = &proven(&learned_keys, seconds).key;
             let ask = LimitQuery { operation: Operation::GetPoints, in_flight: 0, now: at(seconds) };
-            (0..100).filter(|_| key.policy.decide(&key.buckets, &key.usage, ask, || 0).over.is_none()).count()
+            (0..100).filter(|_| key.budget.decide(&key.policy, ask, DecidedBy::ALONE, || 0).over.is_none()).count()
         };
         assert!(spend(&learned_key));
         // Nobody asks between the two: the key had one left then all the same.
-        learned_keys.set_rules(rules(policy(1)), || at(2));
-        learned_keys.set_rules(rules(policy(40)), || at(3));
+        learned_keys.set_rules(rules(policy(1)), at(2));
+        learned_keys.set_rules(rules(policy(40)), at(3));
         assert_eq!((let_in(3), let_in(5), let_in(45)), (1, 2, 40));
         assert!(!spend(&learned_key), "by whichever record of it");
-        assert!(!proven(&learned_keys, 46).key.buckets.are_replaced());
     }
 
     #[test]
@@ -367,11 +336,11 @@ mod tests {
         let (good, bad) = (learned_keys.unproven_key(digest()), learned_keys.unproven_key(Digest::of(b"bad")));
         learned_keys.accept(&good, at(1));
         learned_keys.refute(&bad, at(1), at(1));
-        learned_keys.set_rules(LearnedKeyRules { since: at(2), ..rules(policy(2)) }, || at(2));
+        learned_keys.set_rules(LearnedKeyRules { since: at(2), ..rules(policy(2)) }, at(2));
         assert!(matches!(learned_keys.find(&digest(), at(3)), KeyStatus::Lapsed(_)));
-        assert!(matches!(learned_keys.find(&Digest::of(b"bad"), at(3)), KeyStatus::Unknown(None)));
+        assert!(matches!(learned_keys.find(&Digest::of(b"bad"), at(3)), KeyStatus::Unknown));
         learned_keys.refute(&bad, at(1), at(3)); // on its way from the old one
-        assert!(matches!(learned_keys.find(&Digest::of(b"bad"), at(3)), KeyStatus::Unknown(None)));
+        assert!(matches!(learned_keys.find(&Digest::of(b"bad"), at(3)), KeyStatus::Unknown));
     }
 
     #[test]
@@ -388,7 +357,7 @@ mod tests {
         let learned_keys = learned_keys();
         for n in 0..1_000_000u64 {
             let digest = Digest::of(&n.to_be_bytes());
-            assert!(matches!(learned_keys.find(&digest, at(1)), KeyStatus::Unknown(None)));
+            assert!(matches!(learned_keys.find(&digest, at(1)), KeyStatus::Unknown));
             if n < MAX_REFUSED * 2 {
                 learned_keys.refute(&learned_keys.unproven_key(digest), at(1), at(1));
             }

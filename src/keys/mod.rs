@@ -1,26 +1,23 @@
-//! Which keys there are, found by their digests, each with its own buckets (contract section 2 "Key format", section 3
+//! Which keys there are, found by their digests, each with its own budget (contract section 2 "Key format", section 3
 //! `[keys]`): the table of listed keys, the keys learned from the origin, and the form of a key itself.
 
-mod carry_over;
+mod budgets;
 mod file;
 mod in_flight;
 mod issue;
 mod key;
 mod learned;
-mod proof;
 mod secret;
 mod table;
 
 #[cfg(test)]
 mod tests;
 
+pub use budgets::Budgets;
 pub use file::{KeyFileError, read_key_file};
 pub use in_flight::{InFlightGuard, InFlightSlot};
 pub use issue::{IssueError, NewKey, check_tier, rotate};
 pub use key::{Guild, Key, ListedKey};
-pub use learned::{KeyStatus, LearnedKey, LearnedKeyRules, LearnedKeys, ProofResult};
-pub use proof::Proof;
+pub use learned::{KeyStatus, LearnedKey, LearnedKeyRules, LearnedKeys};
 pub use secret::{ApiKey, hide_keys, is_mistyped, random_token};
 pub use table::KeyTable;
-
-use carry_over::LimitState;

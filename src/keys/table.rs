@@ -1,18 +1,17 @@
-//! The table of all keys that a store or key file lists, by digest, each with its limits and counters. The keys in a
-//! table never change: a change makes a new table, to which `carry_over` passes what each key has used up. A guild keeps
-//! its number in the cache for the life of the process. A look-up takes no lock.
+//! The table of all keys that a store or key file lists, by digest, each with its limits and its budget. A change makes a
+//! new table, in which each id keeps its budget. A guild keeps its number in the cache for the life of the process. A
+//! look-up takes no lock.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::carry_over::{CarryOver, RemovedKeys};
-use super::{Guild, Key, ListedKey};
+use super::{Budgets, Guild, Key, ListedKey};
 use crate::cache::Realm;
 use crate::clock::Tick;
 use crate::config::{Limits, Tier};
-use crate::limits::{DayCount, Policy, Usage, charge_shared_as, share_in_flight, shared_used_up};
+use crate::limits::{Budget, DayCount, Policy};
 use crate::model::{Digest, GuildId, KeyId};
 
 /// All keys, by digest.
@@ -22,37 +21,32 @@ pub struct KeyTable {
     realms: Arc<HashMap<GuildId, Realm>>,
     /// In the order of the configuration's tiers.
     policies: Vec<Arc<Policy>>,
-    pub(super) removed: RemovedKeys,
-    /// The realms of removed secrets, for [`KeyTable::realms_left`].
-    former_realms: HashMap<Digest, Realm, BuildHasherDefault<DigestHasher>>,
+    budgets: Arc<Budgets>,
     realms_of_new_keys: HashSet<Realm>,
     /// In ticks; 0: no task follows the source.
     confirmed_at: AtomicU64,
 }
 
-pub(super) type KeysByDigest = HashMap<Digest, Arc<Key>, BuildHasherDefault<DigestHasher>>;
-
-/// Removed secrets whose realms are remembered, 40 bytes each.
-const MAX_FORMER_REALMS: usize = 65_536;
+type KeysByDigest = HashMap<Digest, Arc<Key>, BuildHasherDefault<DigestHasher>>;
 
 impl KeyTable {
     /// A table without keys that knows the day's counts, as the store kept them.
-    pub fn with_day_counts(counts: Vec<(KeyId, DayCount)>, limits: &Limits) -> Self {
-        KeyTable { removed: RemovedKeys::with_day_counts(counts, limits), ..KeyTable::default() }
+    pub fn with_day_counts(counts: Vec<(KeyId, DayCount)>) -> Self {
+        KeyTable { budgets: Arc::new(Budgets::with_day_counts(counts)), ..KeyTable::default() }
     }
 
-    /// A table of the keys listed, with what was used up under `before` carried over. `now` reads the clock, for each key
-    /// anew: requests are charged meanwhile. `unix` is the same moment.
-    pub fn new(listed: Vec<ListedKey>, limits: &Limits, before: &KeyTable, now: impl Fn() -> Tick, unix: i64) -> Self {
-        let policies = limits.tiers.iter().map(|tier| before.policy_for(tier, now())).collect();
-        let mut table = KeyTable { realms: before.realms.clone(), policies, ..KeyTable::default() };
+    /// A table of the keys listed, which keep the budgets that their ids have. `now` and `unix` are the same moment.
+    pub fn new(listed: Vec<ListedKey>, limits: &Limits, before: &KeyTable, now: Tick, unix: i64) -> Self {
+        let policies = limits.tiers.iter().map(|tier| before.policy_for(tier)).collect();
+        let (realms, budgets) = (before.realms.clone(), before.budgets.clone());
+        let mut table = KeyTable { realms, policies, budgets, ..KeyTable::default() };
         table.set_confirmed_at(before.confirmed_at());
-        let mut carry_over = CarryOver::new(&before.by_digest, &before.removed, &listed);
         let (mut new, mut kept) = (HashSet::new(), HashSet::new());
         for key in listed {
-            let state = carry_over.state_of(&key, &table.policy_of(&key, limits), now());
+            let (policy, budget) = (table.policy_of(&key, limits), table.budgets.of(&key.id));
+            budget.change_tier(policy.tier(), now);
             let guild = Guild { realm: table.realm(&key.guild), id: key.guild, departed: key.guild_departed };
-            let entry = Key::new(key.id, guild, key.scope, key.expires, key.tier, state);
+            let entry = Key::new(key.id, guild, key.scope, key.expires, key.tier, (policy, budget));
             // Requests under way keep the table before, and with it the keys that the two do not share.
             let was = before.by_digest.get(&key.digest);
             let is_kept = was.is_some_and(|was| was.guild.realm == entry.guild.realm);
@@ -61,12 +55,8 @@ impl KeyTable {
             table.by_digest.insert(key.digest, same.unwrap_or_else(|| Arc::new(entry)));
         }
         table.realms_of_new_keys = &new - &kept;
-        let former = before.former_realms.iter().map(|(secret, realm)| (*secret, *realm));
-        let former = former.chain(before.by_digest.iter().map(|(secret, key)| (*secret, key.guild.realm)));
-        let former = former.filter(|(secret, _)| !table.by_digest.contains_key(secret));
-        table.former_realms = former.take(MAX_FORMER_REALMS).collect();
-        carry_over.charge(&now);
-        table.removed = carry_over.into_removed(|secret| table.by_digest.contains_key(secret), now(), unix);
+        let ids: HashSet<&KeyId> = table.by_digest.values().map(|key| &key.id).collect();
+        table.budgets.forget_idle(|id| ids.contains(id), now, unix);
         table
     }
 
@@ -77,13 +67,11 @@ impl KeyTable {
         policy.cloned().unwrap_or_else(|| Arc::new(Policy::new(tier.clone())))
     }
 
-    /// The realms that a secret belonged to and does not any more: it is listed for another guild now, also if it was
-    /// removed in between, or it was removed and its realm is not remembered.
+    /// The realms that a secret of the table before belonged to and does not any more: it was removed, or is listed for
+    /// another guild now.
     pub fn realms_left(&self, before: &KeyTable) -> HashSet<Realm> {
-        let listed = |secret| self.by_digest.get(secret).map(|key| key.guild.realm);
-        let now = |secret| listed(secret).or_else(|| self.former_realms.get(secret).copied());
+        let now = |secret| self.by_digest.get(secret).map(|key| key.guild.realm);
         let earlier = before.by_digest.iter().map(|(secret, key)| (secret, key.guild.realm));
-        let earlier = earlier.chain(before.former_realms.iter().map(|(secret, realm)| (secret, *realm)));
         earlier.filter(|(secret, realm)| now(secret) != Some(*realm)).map(|(_, realm)| realm).collect()
     }
 
@@ -91,24 +79,6 @@ impl KeyTable {
     /// under its id.
     pub fn realms_of_new_keys(&self) -> &HashSet<Realm> {
         &self.realms_of_new_keys
-    }
-
-    /// Lets keys that have another id than in the table before count under it where several nodes share the limits, also those
-    /// that were first asked with while this table was made.
-    pub fn charge_renamed(&self, before: &KeyTable) {
-        let is_renamed = |digest, key: &Key| before.by_digest.get(digest).is_some_and(|was| was.id != key.id);
-        let renamed = self.by_digest.iter().filter(|(digest, key)| is_renamed(digest, key)).map(|(_, key)| key);
-        let renamed: Vec<_> = renamed.collect();
-        // What this node has not told under an id is told by whichever key has it afterwards.
-        let _escrows: Vec<_> = renamed.iter().filter_map(|key| key.usage.escrow()).collect();
-        let used_up = renamed.iter().filter_map(|key| Some((key, shared_used_up(&key.usage, &key.id)?)));
-        let used_up = used_up.collect::<Vec<_>>();
-        used_up.iter().for_each(|(key, used_up)| charge_shared_as(&key.usage, &key.id, &key.policy, used_up));
-    }
-
-    /// Lets other nodes know of the requests in flight of keys that have other limits than in the table before.
-    pub fn share_in_flight(&self, now: Tick) {
-        self.by_digest.values().for_each(|key| share_in_flight(&key.usage, &key.policy, now));
     }
 
     /// The keys as they were listed.
@@ -137,18 +107,18 @@ impl KeyTable {
         self.confirmed_at.store(at.0.max(1), Ordering::Release);
     }
 
-    /// The policy of a tier at `now`: the existing one, or a new one that continues the counts of the tier of that name.
-    fn policy_for(&self, tier: &Arc<Tier>, now: Tick) -> Arc<Policy> {
+    /// The policy of a tier: the existing one, or a new one that continues the counts of the tier of that name.
+    fn policy_for(&self, tier: &Arc<Tier>) -> Arc<Policy> {
         match self.policies.iter().find(|p| p.tier().name == tier.name) {
             Some(same) if same.tier() == tier => same.clone(),
-            Some(other) => Arc::new(Policy::since(now, tier.clone(), other.over_limit().clone())),
-            None => Arc::new(Policy::since(now, tier.clone(), Arc::default())),
+            Some(other) => Arc::new(Policy::counting(tier.clone(), other.over_limit().clone())),
+            None => Arc::new(Policy::new(tier.clone())),
         }
     }
 
-    /// The policy at `now` of keys without a tier.
-    pub fn default_policy(&self, limits: &Limits, now: Tick) -> Arc<Policy> {
-        self.policy_for(&limits.default_tier, now)
+    /// The policy of keys without a tier.
+    pub fn default_policy(&self, limits: &Limits) -> Arc<Policy> {
+        self.policy_for(&limits.default_tier)
     }
 
     /// The policies in force, in the order of the configuration's tiers.
@@ -179,33 +149,17 @@ impl KeyTable {
 
     /// The keys used since the last call, and when.
     pub fn take_last_uses(&self) -> Vec<(KeyId, Tick)> {
-        self.by_digest.values().filter_map(|key| key.usage.take_last_use().map(|at| (key.id.clone(), at))).collect()
+        self.by_digest.values().filter_map(|key| key.budget.take_last_use().map(|at| (key.id.clone(), at))).collect()
     }
 
-    /// What was counted of the day for each key and is not in the store yet. [`crate::limits::DayCounter::saved`] is to
-    /// be called once it is.
-    pub fn unsaved_counts(&self) -> Vec<(KeyId, Arc<Usage>, DayCount)> {
-        let mut seen = HashSet::new();
-        let unsaved = |(id, usage): (&KeyId, &Arc<Usage>)| {
-            let count = usage.day.unsaved().filter(|_| seen.insert(id.clone()))?;
-            Some((id.clone(), usage.clone(), count))
-        };
-        self.usages().filter_map(unsaved).collect()
+    /// The budgets of all keys, of removed ones too while they are remembered.
+    pub fn budgets(&self) -> Vec<(KeyId, Arc<Budget>)> {
+        self.budgets.all()
     }
 
     /// The realm of a guild that has or had a key.
     pub fn realm_of(&self, guild: &GuildId) -> Option<Realm> {
         self.realms.get(guild).copied()
-    }
-
-    /// The usage of every key, of removed ones too: once for each secret.
-    pub fn usages(&self) -> impl Iterator<Item = (&KeyId, &Arc<Usage>)> {
-        self.by_digest.values().map(|key| (&key.id, &key.usage)).chain(self.removed_usages())
-    }
-
-    /// The usage of removed keys.
-    pub fn removed_usages(&self) -> impl Iterator<Item = (&KeyId, &Arc<Usage>)> {
-        self.removed.states.iter().map(|(id, state)| (id, &state.usage))
     }
 
     /// A guild's realm. It stays the same from when the guild was first seen, and is never another guild's.
@@ -221,7 +175,7 @@ impl KeyTable {
 /// Uses the first bytes of the digest as its hash, since they are random already. A caller cannot choose which digests
 /// are in the table, and a look-up of any other digest changes nothing.
 #[derive(Debug, Default)]
-pub(super) struct DigestHasher(u64);
+struct DigestHasher(u64);
 
 impl Hasher for DigestHasher {
     fn write(&mut self, bytes: &[u8]) {

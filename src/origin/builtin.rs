@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::{MaySend, OriginRequest};
+use super::OriginRequest;
 use crate::clock::Clock;
 use crate::model::{GuildId, MemberId, NoteKind};
 use crate::store::{Store, StoreError};
@@ -19,10 +19,6 @@ use crate::wire::{self, Fault, Kind, MAX_ORIGIN_ANSWER, Request, Source};
 /// How long a caller waits for a write to the store, so that a disk that stalls does not hold callers for ever. Longer
 /// than the second in which a write begins.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How long a read may take before its caller's key is looked up again: a key that is removed must stop within a second
-/// (guarantee 7), most of which the removal may take to be known.
-const RECHECK: Duration = Duration::from_millis(100);
 
 /// The whole service, over a store.
 #[derive(Debug)]
@@ -38,11 +34,7 @@ impl Builtin {
         Builtin { store, clock, reads: latency(), writes: latency() }
     }
 
-    pub(super) async fn answer(
-        &self,
-        origin_request: &OriginRequest<'_>,
-        may_send: MaySend<'_>,
-    ) -> Result<Arc<str>, Fault> {
+    pub(super) async fn answer(&self, origin_request: &OriginRequest<'_>) -> Result<Arc<str>, Fault> {
         let (store, guild) = (&self.store, origin_request.guild);
         let began = self.clock.now();
         let Request { operation, member, amount } = origin_request.request;
@@ -60,9 +52,6 @@ impl Builtin {
         let took = if operation.is_write() { &self.writes } else { &self.reads };
         took.observe(self.clock.now().since(began).as_secs_f64());
         let answer = answer.map_err(|error| fault(&error, origin_request))?;
-        if !operation.is_write() && self.clock.now().since(began) >= RECHECK {
-            may_send()?; // PostgreSQL may have had no free connection
-        }
         if !operation.is_write() && answer.len() > MAX_ORIGIN_ANSWER {
             let bytes = answer.len();
             tracing::error!(

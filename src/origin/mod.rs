@@ -7,7 +7,6 @@ mod http;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::model::GuildId;
 use crate::telemetry::UpstreamUse;
@@ -31,9 +30,6 @@ pub struct OriginRequest<'r> {
 /// built-in backend has no limit, since no key can make it slow for that key alone.
 #[derive(Debug)]
 pub struct Permit(#[expect(dead_code, reason = "it is held until it is dropped")] Option<http::Permit>);
-
-/// Whether a request may still be sent: its key may have been revoked in the meantime.
-pub type MaySend<'m> = &'m (dyn Fn() -> Result<(), Fault> + Sync);
 
 /// The raw value of `Authorization`; `Debug` does not show it.
 #[derive(Clone, Copy)]
@@ -86,18 +82,10 @@ impl Origin {
     }
 
     /// Waits for a permit for a request of `owner`, for at most `origin.queue_timeout`; then 21.
-    pub async fn permit(&self, owner: Owner, waited: Duration, id: RequestId) -> Result<Permit, Fault> {
+    pub async fn permit(&self, owner: Owner, id: RequestId) -> Result<Permit, Fault> {
         match self {
             Origin::Builtin(_) => Ok(Permit(None)),
-            Origin::Http(http) => http.permit(owner, waited, id).await.map(|permit| Permit(Some(permit))),
-        }
-    }
-
-    /// A permit if `owner` may have one at once, for a request that no caller waits for.
-    pub fn try_permit(&self, owner: Owner) -> Option<Permit> {
-        match self {
-            Origin::Builtin(_) => Some(Permit(None)),
-            Origin::Http(http) => http.try_permit(owner).map(|permit| Permit(Some(permit))),
+            Origin::Http(http) => http.permit(owner, id).await.map(|permit| Permit(Some(permit))),
         }
     }
 
@@ -127,19 +115,16 @@ impl Origin {
     }
 
     /// Sends the request once (an HTTP origin sends a read that was not answered up to `origin.retries` times more).
-    /// The answer is whole and usable, or the fault says what it was instead. `may_send` is evaluated again after each
-    /// wait for a connection and before each retry; a request that it refuses is not sent. The built-in backend evaluates
-    /// it while a write waits for its turn, and after a read that took long, whose answer is withheld. Of an HTTP origin,
-    /// the upstream that was asked last is returned too.
+    /// The answer is whole and usable, or the fault says what it was instead. Of an HTTP origin, the upstream that was asked
+    /// last is returned too.
     pub async fn send(
         &self,
         _permit: &Permit,
         request: &OriginRequest<'_>,
-        may_send: MaySend<'_>,
     ) -> (Result<Arc<str>, Fault>, Option<UpstreamUse>) {
         match self {
-            Origin::Builtin(builtin) => (builtin.answer(request, may_send).await, None),
-            Origin::Http(http) => http.send(request, may_send).await,
+            Origin::Builtin(builtin) => (builtin.answer(request).await, None),
+            Origin::Http(http) => http.send(request).await,
         }
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::intervals::BusiestInterval;
 use crate::clock::nanos;
 use crate::files::FileId;
-use crate::model::{KeyId, Limit, counted, date_of, one_line, was};
+use crate::model::{KeyId, counted, date_of, one_line, was};
 use crate::telemetry::decisions::{Block, Counts, CutShort, Decision, RecordError, RecordReader, older};
 
 /// The most by which the recorded times of two decisions of one key may contradict the order in which the buckets made
@@ -158,16 +158,6 @@ struct Buffered {
     decision: Decision,
 }
 
-/// Whether the decision left its key's budgets unchanged. A write that the main bucket refused was already charged to
-/// the write bucket.
-fn is_uncharged(decision: &Decision) -> bool {
-    match decision.over {
-        None => false,
-        Some(Limit::Rate) => !decision.operation.is_write(),
-        Some(Limit::WriteRate | Limit::Daily | Limit::InFlight) => true,
-    }
-}
-
 impl<'e> Sorter<'e> {
     fn new(each: &'e mut dyn FnMut(RecordedDecision<'_>)) -> Self {
         let (summary, numbers, buffer, tiers) = (RecordSummary::default(), HashMap::new(), Vec::new(), HashMap::new());
@@ -194,7 +184,7 @@ impl<'e> Sorter<'e> {
                 // decisions under the last tier come before it.
                 let earlier = self.buffer.iter_mut().filter(|buffered| buffered.decision.key == decision.key);
                 earlier.for_each(|buffered| buffered.sort_tick = buffered.sort_tick.min(sort_tick));
-            } else if is_uncharged(&decision) {
+            } else if decision.over.is_some() {
                 sort_tick = sort_tick.saturating_add(nanos(REORDER_WINDOW));
             }
             let unix_ms = written_at.unix_ms(decision.at);

@@ -1,13 +1,11 @@
-//! Makes recorded decisions again under other limits. It calls the same `Policy::decide` that the gateway calls, with
-//! the recorded time, so that there is no second implementation of a limit. Where the record does not say how much a
-//! key had left, the most that is possible is assumed: no refusal may come from a guess. It reads no clock and no file.
+//! Makes recorded decisions again under other limits. It calls the same [`Budget::decide`] that the gateway calls, with the
+//! recorded time, so that there is no second implementation of a limit. It reads no clock and no file.
 
 use std::sync::Arc;
 
 use super::record::RecordedDecision;
-use crate::clock::Tick;
 use crate::config::Limits;
-use crate::limits::{Buckets, DayCount, DayCounter, LimitOutcome, LimitQuery, Policy, Usage, day_of};
+use crate::limits::{Budget, DayCount, DecidedBy, LimitOutcome, LimitQuery, Policy, day_of};
 
 /// Decides recorded requests again under these limits.
 #[derive(Debug)]
@@ -20,25 +18,10 @@ pub struct Replay<'l> {
 
 #[derive(Debug)]
 struct Key {
-    tier: Option<Arc<str>>,
-    policy: Arc<Policy>,
-    buckets: Arc<Buckets>,
-    usage: Usage,
-    /// When its last request was decided.
-    last: Tick,
+    budget: Budget,
     run: u32,
-    gap: u32,
-    day: RecordedDay,
-}
-
-/// A key's count of the day according to the record.
-#[derive(Clone, Copy, Debug, Default)]
-struct RecordedDay {
-    day: i64,
-    /// The count that follows from the decisions replayed so far.
-    count: u64,
-    /// By how much the count in the last decision was higher.
-    excess: u64,
+    /// `None`: before its first decision, where decisions may be missing as in a gap.
+    gap: Option<u32>,
 }
 
 impl<'l> Replay<'l> {
@@ -47,36 +30,29 @@ impl<'l> Replay<'l> {
         Replay { limits, policies, keys: Vec::new() }
     }
 
-    /// Decides a request again. All recorded decisions have to come here, in their order.
+    /// Decides a request again. All recorded decisions have to come here, in their order. Another tier than in the decision
+    /// before takes effect with this one, since the record does not say when it was given.
     pub fn decide(&mut self, recorded: RecordedDecision<'_>) -> LimitOutcome {
         let RecordedDecision { decision, unix_ms, run, gap, .. } = recorded;
         let unix = unix_ms.div_euclid(1000);
+        let policy = self.policy(decision.tier.as_deref());
         if recorded.key == self.keys.len() {
-            let (policy, tier) = (self.policy(decision.tier.as_deref()), decision.tier.clone());
-            let (buckets, usage, day) = (Arc::default(), Usage::default(), RecordedDay::default());
-            // The usage of the day before the first decision is only in the record, as after a gap.
-            let gap = gap.wrapping_sub(1);
-            self.keys.push(Key { tier, policy, buckets, usage, last: decision.at, run, gap, day });
-        }
-        if self.keys[recorded.key].tier != decision.tier {
-            let policy = self.policy(decision.tier.as_deref());
-            let key = &mut self.keys[recorded.key];
-            if !Arc::ptr_eq(&policy, &key.policy) {
-                // The record does not say when the tier was changed. The most that may be left is assumed.
-                let changed = key.last..=decision.at.max(key.last);
-                key.buckets = Arc::new(Buckets::copy_with_policy(&key.policy, &key.buckets, &policy, changed));
-                key.policy = policy;
-            }
-            key.tier = decision.tier.clone();
+            self.keys.push(Key { budget: Budget::default(), run, gap: None });
         }
         let key = &mut self.keys[recorded.key];
         if key.run != run {
-            (key.run, key.buckets) = (run, Arc::default());
+            // Budgets are full at a start, but for the day.
+            (key.run, key.budget) = (run, Budget::with_day(key.budget.day()));
         }
-        key.last = decision.at;
-        key.update_day(recorded, unix);
+        if key.gap != Some(gap) {
+            // What was counted of the day in a gap is known by the next decision.
+            let (counted, day) = (key.budget.day(), day_of(unix));
+            let before = if counted.day == day { counted.count } else { 0 };
+            key.budget.set_day(DayCount { day, count: before.max(decision.used_today) });
+            key.gap = Some(gap);
+        }
         let query = LimitQuery { operation: decision.operation, in_flight: decision.in_flight, now: decision.at };
-        key.policy.decide(&key.buckets, &key.usage, query, || unix)
+        key.budget.decide(&policy, query, DecidedBy::ALONE, || unix)
     }
 
     /// The policy of a key with this tier.
@@ -84,36 +60,5 @@ impl<'l> Replay<'l> {
         let tier = self.limits.tier(tier);
         let known = self.policies.iter().find(|policy| Arc::ptr_eq(policy.tier(), tier));
         known.cloned().unwrap_or_else(|| Arc::new(Policy::new(tier.clone())))
-    }
-}
-
-impl Key {
-    /// Adds to the day's count what was counted but not replayed: before the record began, in a gap, or by another
-    /// process.
-    fn update_day(&mut self, recorded: RecordedDecision<'_>, unix: i64) {
-        let RecordedDecision { decision, gap, .. } = recorded;
-        let day = day_of(unix);
-        if self.day.day != day {
-            self.day = RecordedDay { day, ..RecordedDay::default() };
-        }
-        let RecordedDay { count, excess: last_excess, .. } = self.day;
-        let used = self.usage.day.used(unix);
-        let set = |count| DayCounter::from_store(DayCount { day, count });
-        let excess = decision.used_today.saturating_sub(count);
-        if self.gap == gap {
-            // Two concurrent requests may have been counted in the other order. The first of them then shows an excess
-            // of one, so only an excess that two decisions show is certain.
-            let certain = excess.min(last_excess);
-            if certain > 0 {
-                self.usage.day = set(used + certain);
-            }
-            (self.day.count, self.day.excess) = (count + certain, excess - certain);
-        } else if decision.used_today > 0 {
-            let deficit = count.saturating_sub(decision.used_today);
-            self.usage.day = set((used + excess).saturating_sub(deficit));
-            (self.day.count, self.day.excess) = (decision.used_today, 0);
-        }
-        self.gap = gap;
-        self.day.count += u64::from(decision.over.is_none());
     }
 }

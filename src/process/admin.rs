@@ -7,10 +7,10 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::ProcessError;
-use crate::admin::{Address, Admin, AdminThread, AuditLog, ConfigText, ProcessState, ReloadRequest, Tokens};
+use crate::admin::{Admin, AdminThread, AuditLog, ConfigText, ProcessState, ReloadRequest, Tokens};
 use crate::clock::Clock;
 use crate::config::{AdminListener, Loaded};
-use crate::edge::NOT_PERMITTED;
+use crate::edge::{ListeningSocket, NOT_PERMITTED};
 use crate::gateway::Gateway;
 use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
@@ -19,32 +19,26 @@ use crate::tls::Certificate;
 /// Reloads that are asked for at once; one more is told to try again.
 const RELOADS: usize = 4;
 
-/// How the process starts.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct StartedAs {
-    pub(super) demo: bool,
-    pub(super) successor: bool,
-}
-
 /// The admin listener before it serves.
 #[derive(Debug)]
 pub(super) struct AdminStartup {
     /// `None`: it is off.
-    listener: Option<(Address, Vec<String>, Tokens, Option<Certificate>)>,
+    listener: Option<(TcpListener, Vec<String>, Tokens, Option<Certificate>)>,
     pub(super) state: Arc<ProcessState>,
 }
 
 impl AdminStartup {
-    /// Binds the address and reads the tokens.
+    /// Binds the address, or takes its socket from `inherited`, and reads the tokens.
     pub(super) fn prepare(
         loaded: &Loaded,
         certificate: Option<Certificate>,
-        started_as: StartedAs,
+        is_demo: bool,
+        inherited: &mut Vec<ListeningSocket>,
     ) -> Result<Self, ProcessError> {
         let state = ProcessState::new(ConfigText::new(Arc::new(loaded.clone()), &[]), Clock::system().unix());
         let Some(listener) = &loaded.config.admin.listener else { return Ok(AdminStartup { listener: None, state }) };
         let is_given = loaded.is_given("admin.listen");
-        let Some(address) = bind(listener, is_given, started_as)? else {
+        let Some(socket) = bind(listener, is_given, is_demo, inherited)? else {
             return Ok(AdminStartup { listener: None, state });
         };
         let tokens =
@@ -53,7 +47,15 @@ impl AdminStartup {
         if let Some(warning) = certificate.as_ref().and_then(|certificate| certificate.warning.as_ref()) {
             tracing::warn!("{warning}");
         }
-        Ok(AdminStartup { listener: Some((address, listener.hosts.clone(), tokens, certificate)), state })
+        Ok(AdminStartup { listener: Some((socket, listener.hosts.clone(), tokens, certificate)), state })
+    }
+
+    /// The same socket, for another process.
+    pub(super) fn share(&self, loaded: &Loaded) -> io::Result<Option<ListeningSocket>> {
+        let (Some((socket, ..)), Some(listener)) = (&self.listener, &loaded.config.admin.listener) else {
+            return Ok(None);
+        };
+        ListeningSocket::new(name_of(listener), socket.try_clone()?.into()).map(Some)
     }
 
     /// Serves. The reloads that are asked for come out of the receiver; a demo has none.
@@ -66,7 +68,7 @@ impl AdminStartup {
         is_demo: bool,
     ) -> Result<(Option<AdminThread>, mpsc::Receiver<ReloadRequest>), ProcessError> {
         let (requests, receiver) = mpsc::channel(RELOADS);
-        let Some((address, hosts, tokens, certificate)) = self.listener else { return Ok((None, receiver)) };
+        let Some((socket, hosts, tokens, certificate)) = self.listener else { return Ok((None, receiver)) };
         let admin = Admin {
             gateway: gateway.clone(),
             process: self.state,
@@ -78,7 +80,7 @@ impl AdminStartup {
             metrics,
             hosts,
         };
-        let thread = admin.start(address);
+        let thread = admin.start(socket);
         let thread = thread.map_err(|e| ProcessError::Failed(format!("the admin listener cannot be started: {e}")))?;
         Ok((Some(thread), receiver))
     }
@@ -86,18 +88,23 @@ impl AdminStartup {
 
 /// Binds the address. `None`: it is the default one and in use, as by another gateway on this machine. `is_given`: the
 /// configuration names it.
-fn bind(listener: &AdminListener, is_given: bool, started_as: StartedAs) -> Result<Option<Address>, ProcessError> {
-    let address = listener.address;
-    if started_as.successor && address.port() != 0 {
-        return Ok(Some(Address::SoonFree(address)));
+fn bind(
+    listener: &AdminListener,
+    is_given: bool,
+    is_demo: bool,
+    inherited: &mut Vec<ListeningSocket>,
+) -> Result<Option<TcpListener>, ProcessError> {
+    if let Some(socket) = ListeningSocket::take_from(inherited, &name_of(listener)) {
+        return Ok(Some(socket.into()));
     }
+    let address = listener.address;
     let error = match TcpListener::bind(address) {
-        Ok(listener) => return Ok(Some(Address::Bound(listener))),
+        Ok(socket) => return Ok(Some(socket)),
         Err(error) => error,
     };
     // A demo starts on any free port rather than not at all.
-    if let (true, Ok(listener)) = (started_as.demo, TcpListener::bind((Ipv4Addr::LOCALHOST, 0))) {
-        return Ok(Some(Address::Bound(listener)));
+    if let (true, Ok(socket)) = (is_demo, TcpListener::bind((Ipv4Addr::LOCALHOST, 0))) {
+        return Ok(Some(socket));
     }
     let reason = match error.kind() {
         io::ErrorKind::AddrInUse => "it is in use; stop what listens there or change admin.listen".to_owned(),
@@ -109,4 +116,9 @@ fn bind(listener: &AdminListener, is_given: bool, started_as: StartedAs) -> Resu
     }
     tracing::warn!("admin.listen: cannot listen on {address}: {reason}. This process has no admin listener");
     Ok(None)
+}
+
+/// The name of the socket in a hand-over. No address of callers has this form.
+fn name_of(listener: &AdminListener) -> String {
+    format!("admin {}", listener.address)
 }

@@ -4,20 +4,18 @@
 use std::time::{Duration, Instant};
 
 use super::ProcessError;
-use super::handover::HandoverTasks;
 use super::serving::{Serving, StopReason};
 use crate::telemetry::CLOSE_TIMEOUT;
 
 /// How often a drain checks whether it has ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// How long idle connections stay open after a stop signal. Meanwhile a request that is on its way arrives, and its
-/// answer announces the end of the connection.
-const IDLE_AFTER_STOP: Duration = Duration::from_secs(1);
+/// How long idle connections stay open. Meanwhile a request that is on its way arrives, and its answer announces the end
+/// of the connection.
+const IDLE_TIME: Duration = Duration::from_secs(1);
 
-/// For which share of `server.drain_timeout` idle connections stay open after a hand-over. The rest is for requests
-/// that arrive at the last moment.
-const IDLE_AFTER_HANDOVER: f64 = 0.9;
+/// How long after that a write may still begin, which came just before its connection was closed.
+const LAST_WRITES: Duration = Duration::from_millis(100);
 
 /// How long a process that has handed over keeps the record of decisions open: until connections in use have had their
 /// last answer. The successor holds its own decisions in memory meanwhile.
@@ -78,7 +76,6 @@ impl Draining {
         self.process.logs.close(if self.reason.is_defect() { LOGS_AFTER_DEFECT } else { CLOSE_TIMEOUT });
         match self.reason {
             StopReason::Signal | StopReason::HandedOver { .. } => Ok(()),
-            StopReason::TakeOverFailed { .. } => Err(ProcessError::Logged { exit_code: 1 }),
             StopReason::TaskEnded { .. } => Err(ProcessError::Defect),
         }
     }
@@ -86,14 +83,11 @@ impl Draining {
     /// Waits until every connection has ended, the deadline has passed, or a signal ends the wait.
     async fn wait(&mut self, mut deadline: Instant) -> Drained {
         let handed_over = self.reason.is_handed_over();
-        let Serving { server, logs, background, handover, stop_signals, .. } = &mut self.process;
+        let Serving { gateway, server, logs, background, handover, stop_signals, .. } = &mut self.process;
         let begin = Instant::now();
-        let left = deadline.saturating_duration_since(begin);
-        // Where another process serves, closing idle connections early gains nothing.
-        let idle = if handed_over { left.mul_f64(IDLE_AFTER_HANDOVER) } else { left.min(IDLE_AFTER_STOP) };
-        let mut close_idle_at = begin + idle;
+        let close_idle_at = deadline.min(begin + IDLE_TIME);
         let mut open_record = logs.decisions.clone().filter(|_| handed_over);
-        // The first signal after a hand-over only ends the wait for idle connections.
+        // Whoever stops the service signals this process as well, and the first signal after a hand-over changes nothing.
         let mut signals_left = if handed_over { 2 } else { 1 };
         loop {
             tokio::select! {
@@ -103,11 +97,7 @@ impl Draining {
                     self.reason.log(server.connections());
                     deadline = deadline.min(Instant::now() + AFTER_DEFECT);
                 }
-                () = stop_signals.recv() => {
-                    signals_left -= 1;
-                    // A request may be on its way, as at any stop.
-                    close_idle_at = close_idle_at.min(Instant::now() + IDLE_AFTER_STOP);
-                }
+                () = stop_signals.recv() => signals_left -= 1,
             }
             if Instant::now() >= close_idle_at {
                 server.close_idle();
@@ -116,9 +106,12 @@ impl Draining {
                 // Later decisions of this process are not recorded.
                 record.begin_close();
             }
-            // This process alone knows of the writes that its predecessor still finishes, and the next one may start as
-            // soon as this one has ended. The predecessor's own `server.drain_timeout` bounds the wait.
-            if server.has_ended() && handover.as_ref().is_none_or(HandoverTasks::predecessor_has_ended) {
+            let is_quiet = server.has_ended() || Instant::now() >= close_idle_at + LAST_WRITES;
+            if let Some(handover) = handover.as_mut().filter(|_| handed_over && is_quiet && gateway.alone.end_writes())
+            {
+                handover.done(gateway.alone.unsettled());
+            }
+            if server.has_ended() {
                 return Drained::AllClosed;
             }
             if signals_left == 0 {

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::background::BackgroundTasks;
 use super::draining::Draining;
-use super::handover::HandoverTasks;
+use super::handover::HandoverTask;
 use super::logs::Logs;
 use super::signals::StopSignals;
 use super::systemd;
@@ -25,10 +25,6 @@ pub(super) enum StopReason {
     HandedOver {
         to: i32,
     },
-    /// The predecessor has kept the addresses.
-    TakeOverFailed {
-        reason: String,
-    },
     /// A task has ended without which the process cannot go on.
     TaskEnded {
         task: &'static str,
@@ -38,7 +34,7 @@ pub(super) enum StopReason {
 impl StopReason {
     /// Whether another process serves the addresses.
     pub(super) fn is_handed_over(&self) -> bool {
-        matches!(self, StopReason::HandedOver { .. } | StopReason::TakeOverFailed { .. })
+        matches!(self, StopReason::HandedOver { .. })
     }
 
     pub(super) fn is_defect(&self) -> bool {
@@ -50,9 +46,6 @@ impl StopReason {
             StopReason::Signal => tracing::info!(connections, "stopping: finishing the requests under way"),
             StopReason::HandedOver { to } => {
                 tracing::info!(to, connections, "handed over: finishing the requests under way");
-            }
-            StopReason::TakeOverFailed { reason } => {
-                tracing::error!(connections, "{reason}; finishing the requests under way");
             }
             StopReason::TaskEnded { task } => {
                 tracing::error!(
@@ -71,7 +64,7 @@ pub(super) struct Serving {
     pub(super) server: Server,
     pub(super) logs: Logs,
     pub(super) background: BackgroundTasks,
-    pub(super) handover: Option<HandoverTasks>,
+    pub(super) handover: Option<HandoverTask>,
     pub(super) stop_signals: StopSignals,
     /// The admin listener, if it is on, and what it is told.
     pub(super) admin: (Option<AdminThread>, Arc<ProcessState>),
@@ -97,10 +90,10 @@ impl Serving {
             // The other process needs the address.
             self.admin.0.iter().for_each(AdminThread::close);
         } else if let (Some(handover), false) = (&mut self.handover, reason.is_defect()) {
+            // A successor that is amid a hand-over serves from now on, while this process drains.
+            self.gateway.alone.begin();
             handover.close().await;
         }
-        // Not during the delay, when all callers may still come: without a place in store each waits for Redis.
-        self.gateway.shared_limits().inspect(|limits| limits.set_leaving(true));
         reason.log(self.server.connections());
         Draining { reason, process: self }
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{sleep, timeout};
 
-use super::admin::{AdminStartup, StartedAs};
+use super::admin::AdminStartup;
 use super::background::BackgroundTasks;
 use super::demo::{self, Demo};
 use super::handover::{Handover, Predecessor};
@@ -21,8 +21,8 @@ use super::signals::StopSignals;
 use super::watch::FileWatch;
 use super::{LEAST_FILES, ProcessError, preflight, systemd};
 use crate::clock::{Clock, Tick};
-use crate::cluster::bus::{Bus, Incarnation, RedisStream};
-use crate::cluster::{NodeState, START_TIMEOUT, SharedLimits, Turns};
+use crate::cluster::bus::Bus;
+use crate::cluster::{NodeState, RedisStream, START_TIMEOUT, SharedLimits};
 use crate::config::{Config, Keys, Loaded, OriginKind};
 use crate::edge::{CallerFiles, Edge, EdgeMetrics, Listener, ListeningSocket, Server, Tls};
 use crate::gateway::{Gateway, KeyFile, KeyList, KeySource, NewKeys, State};
@@ -70,11 +70,16 @@ impl Startup<'_> {
         let caller_files = raise_file_limit(&loaded.config)?;
         let tls = inputs.certificate.map(|c| start_tls(c, loaded.config.server.threads)).transpose()?;
         let handover = loaded.config.server.handover.clone();
-        let mut predecessor = Predecessor::connect(handover.as_deref()).await?;
-        let listeners = bind_all(&loaded.config, demo.is_some(), handover.as_deref(), predecessor.as_mut()).await?;
-        let handover = handover.map(|path| Handover::prepare(&path, &listeners)).transpose()?;
-        let started_as = StartedAs { demo: demo.is_some(), successor: predecessor.is_some() };
-        let admin = AdminStartup::prepare(&loaded, inputs.admin_certificate, started_as)?;
+        let schema = Store::schema(&loaded.config.origin.store);
+        let found = Predecessor::connect(handover.as_deref(), schema).await?;
+        let looked_at = handover.as_deref().filter(|_| found.is_none());
+        let (predecessor, mut inherited) = found.map_or((None, Vec::new()), |(p, sockets)| (Some(p), sockets));
+        let listeners = bind_all(&loaded.config, demo.is_some(), looked_at, &mut inherited).await?;
+        let admin = AdminStartup::prepare(&loaded, inputs.admin_certificate, demo.is_some(), &mut inherited)?;
+        drop(inherited); // addresses that the configuration does not name any more
+        let shared = listeners.iter().map(Listener::share).chain(admin.share(&loaded).transpose());
+        let shared = shared.collect::<io::Result<_>>().map_err(|e| ProcessError::Failed(e.to_string()))?;
+        let handover = handover.map(|path| Handover::prepare(&path, shared, schema)).transpose()?;
         let Loaded { config, warnings, path, .. } = loaded;
         let clock = Clock::system();
         // Opening the store may wait a minute for other processes.
@@ -90,9 +95,9 @@ impl Startup<'_> {
             return Ok(None);
         };
         let state = State::new(config, origin, keys, key_list, day_counts, &clock);
-        let ((limits, turns), (bus, stream)) = (joined.limits.unzip(), joined.bus.unzip());
-        let gateway = Arc::new(Gateway::with_bus(clock, state, logs.observer(), bus).sharing(limits));
-        let background = BackgroundTasks::start(&gateway, store.as_ref(), turns, stream);
+        let (limits, (bus, stream)) = (joined.limits, joined.bus.unzip());
+        let gateway = Arc::new(Gateway::with_bus(clock, state, logs.observer(), bus).sharing(limits.clone()));
+        let background = BackgroundTasks::start(&gateway, store.as_ref(), limits, stream);
         let Some(()) = stop_signals.unless_stopped(begin_bus(&gateway)).await.transpose()? else { return Ok(None) };
         let config = gateway.state().config.clone();
         let urls: Vec<String> = listeners.iter().map(|listener| listener.url().to_owned()).collect();
@@ -106,7 +111,7 @@ impl Startup<'_> {
         if !server.is_prepared().await {
             return Err(listeners_failed("started"));
         }
-        if let Some(predecessor) = &mut predecessor {
+        if predecessor.is_some() {
             // It has in force what has been changed meanwhile, and goes on if this process ends.
             if watches.config_has_changed() {
                 let file = watches.config_file().display().to_string();
@@ -115,12 +120,19 @@ impl Startup<'_> {
                 )));
             }
             apply_changed_keys(&watches, &gateway, store.as_ref())?;
-            let is_ready = await_predecessor(predecessor, &gateway, &mut stop_signals).await.transpose()?;
-            let Some(()) = is_ready else { return Ok(None) };
+        }
+        if !server.is_reachable() {
+            return Err(listeners_failed("opened"));
         }
         let admin_state = admin.state.clone();
         let (admin, reload_requests) =
             admin.start(&gateway, store.as_ref(), logs.audit.clone(), metrics, demo.is_some())?;
+        if let Some(predecessor) = &predecessor {
+            gateway.alone.begin();
+            // Until it has taken over, a stop signal leaves the addresses to the predecessor.
+            let taken = stop_signals.unless_stopped(predecessor.take_over()).await;
+            let Some(()) = taken.transpose()? else { return Ok(None) };
+        }
         let _ = apply_changed_keys(&watches, &gateway, store.as_ref()); // the reloader says why
         if !server.accept().await {
             return Err(listeners_failed("opened"));
@@ -159,19 +171,17 @@ fn start_tls(certificate: Certificate, threads: usize) -> Result<Arc<Tls>, Proce
 }
 
 /// Binds every address, or reports the first one that fails. The predecessor's sockets are used where the configuration
-/// still names their addresses; `handover` is where a predecessor was looked for.
+/// still names their addresses; `looked_at` is where a predecessor was looked for in vain.
 async fn bind_all(
     config: &Config,
     is_demo: bool,
-    handover: Option<&Path>,
-    predecessor: Option<&mut Predecessor>,
+    looked_at: Option<&Path>,
+    inherited: &mut Vec<ListeningSocket>,
 ) -> Result<Vec<Listener>, ProcessError> {
     let tls = config.server.tls.is_some();
-    let looked_at = handover.filter(|_| predecessor.is_none());
-    let mut inherited: Vec<ListeningSocket> = predecessor.map(Predecessor::take_sockets).unwrap_or_default();
-    let mut bind = |listen| match Listener::bind(listen, tls, &mut inherited) {
+    let mut bind = |listen| match Listener::bind(listen, tls, inherited) {
         // A demo starts on any free port rather than not at all.
-        Err(_) if is_demo => Listener::bind(&demo::ANY_PORT, tls, &mut inherited),
+        Err(_) if is_demo => Listener::bind(&demo::ANY_PORT, tls, inherited),
         bound => bound,
     };
     let (mut listeners, begun) = (Vec::new(), Instant::now());
@@ -246,7 +256,7 @@ async fn open_store(config: &Config) -> Result<Option<Arc<Store>>, ProcessError>
 /// What this process shares with other nodes, and what it is shared through.
 #[derive(Default)]
 struct Joined {
-    limits: Option<(Arc<SharedLimits>, Turns)>,
+    limits: Option<Arc<SharedLimits>>,
     bus: Option<(Bus, RedisStream)>,
 }
 
@@ -254,31 +264,9 @@ struct Joined {
 /// cluster. The two processes of a hand-over are two incarnations to the other nodes.
 async fn join_cluster(config: &Config, is_demo: bool, clock: &Clock) -> Result<Joined, ProcessError> {
     let Some(cluster) = config.cluster.clone().filter(|_| !is_demo) else { return Ok(Joined::default()) };
-    let (timeout, stream) = (cluster.timeout, RedisStream::of(&cluster));
-    let (limits, turns) = Turns::start(cluster, config.hash, clock.clone()).await.map_err(ProcessError::Unusable)?;
-    let bus = stream.map(|stream| {
-        let bus = Bus::new(Incarnation::random(), clock.clone(), timeout);
-        (bus, stream.counting_garbage(limits.counters.garbage.clone()))
-    });
-    Ok(Joined { limits: Some((limits, turns)), bus })
-}
-
-/// Waits until the predecessor has handed over, or has ended. `None`: a stop signal came first. After this, connections
-/// are accepted and must be answered; a stop signal until now leaves them to the predecessor.
-async fn await_predecessor(
-    predecessor: &mut Predecessor,
-    gateway: &Gateway,
-    stop_signals: &mut StopSignals,
-) -> Option<Result<(), ProcessError>> {
-    match stop_signals.unless_stopped(predecessor.ready()).await? {
-        Ok(true) => gateway.handover.follow_predecessor(),
-        Ok(false) => {
-            gateway.handover.expect_unreported_writes();
-            tracing::warn!("the predecessor has ended before it handed over; this process has its listeners");
-        }
-        Err(error) => return Some(Err(error)),
-    }
-    stop_signals.unless_stopped(std::future::ready(Ok(()))).await
+    let bus = RedisStream::of(&cluster).map(|stream| (Bus::new(clock.clone()), stream));
+    let limits = SharedLimits::start(cluster, config.hash, clock.clone()).await.map_err(ProcessError::Unusable)?;
+    Ok(Joined { limits: Some(limits), bus })
 }
 
 /// Waits until the other nodes can be told of writes, if there are any.

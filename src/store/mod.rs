@@ -138,6 +138,14 @@ impl Store {
         Ok(store)
     }
 
+    /// The number of the schema that this version writes in a store of this kind.
+    pub fn schema(at: &StoreAt) -> i64 {
+        match at {
+            StoreAt::Sqlite(_) => sqlite::newest_schema(),
+            StoreAt::Postgres(_) => postgres::newest(),
+        }
+    }
+
     /// The state of the store. Nothing is made or changed.
     ///
     /// # Errors

@@ -36,10 +36,7 @@ pub(super) const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// The target of reports about the logs themselves, each of which comes once in [`REPORT_INTERVAL`] and is not limited here.
 pub(super) const LOG_TARGET: &str = "guildgate::log";
 
-/// This module counts what callers cause and logs one line per tier and minute, so it is not limited either.
-const LIMIT_REPORTS: &str = "guildgate::gateway::limit_report";
-
-/// Nor is what a reload took up, and what it leaves to a restart. Its errors are limited, since files that cannot be read
+/// What a reload took up is not limited either, and what it leaves to a restart. Its errors are limited, since files that cannot be read
 /// are read again and again.
 const RELOADS: &str = "guildgate::process::reload";
 
@@ -88,7 +85,7 @@ impl LogRateLimit {
     fn allows(&self, event: &Event<'_>) -> bool {
         let metadata = event.metadata();
         let is_of_reload = metadata.target().starts_with(RELOADS) && *metadata.level() != Level::ERROR;
-        if is_of_reload || [LOG_TARGET, LIMIT_REPORTS].contains(&metadata.target()) {
+        if is_of_reload || metadata.target() == LOG_TARGET {
             return true;
         }
         let (callsite, now) = (metadata.callsite(), self.clock.now());

@@ -32,10 +32,6 @@ pub enum Fault {
     Unavailable {
         retry_after: u64,
     },
-    /// As `Unavailable`; the origin limits this key (429), and perhaps no other.
-    LimitedByOrigin {
-        retry_after: u64,
-    },
     OriginTimeout,
 }
 
@@ -112,7 +108,7 @@ impl Fault {
                 let message = "The service gave no usable answer. Try again later.";
                 (20, 502, "no usable answer from the origin", message)
             }
-            Fault::Unavailable { .. } | Fault::LimitedByOrigin { .. } => {
+            Fault::Unavailable { .. } => {
                 (21, 503, "the service is unavailable", "The service is not available. Try again later.")
             }
             Fault::OriginTimeout => {
@@ -139,25 +135,14 @@ impl Fault {
     /// The value of `Retry-After` in seconds, if the table has one.
     pub const fn retry_after(self) -> Option<u64> {
         match self {
-            Fault::TooManyRequests { retry_after }
-            | Fault::Unavailable { retry_after }
-            | Fault::LimitedByOrigin { retry_after } => Some(retry_after),
+            Fault::TooManyRequests { retry_after } | Fault::Unavailable { retry_after } => Some(retry_after),
             _ => None,
         }
     }
 
     /// Whether the origin failed and gave no answer, so that stale-if-error applies.
     pub const fn is_origin_failure(self) -> bool {
-        matches!(
-            self,
-            Fault::NoUsableAnswer | Fault::Unavailable { .. } | Fault::LimitedByOrigin { .. } | Fault::OriginTimeout
-        )
-    }
-
-    /// Whether what the origin refused may concern the asking key alone, so that another key of the guild is to ask for
-    /// itself.
-    pub const fn is_of_key(self) -> bool {
-        matches!(self, Fault::IncorrectKey | Fault::LimitedByOrigin { .. })
+        matches!(self, Fault::NoUsableAnswer | Fault::Unavailable { .. } | Fault::OriginTimeout)
     }
 
     /// The spec's own refusals that an origin may answer with (02 to 05), by code.

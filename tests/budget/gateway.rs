@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
 use guildgate::clock::Clock;
-use guildgate::cluster::Turns;
 use guildgate::config::{self, StoreAt};
 use guildgate::gateway::{Body, CacheStatus, Gateway, KeyFile, KeyList, KeySource, Reply, RequestHeader, State};
 use guildgate::keys::{InFlightSlot, ListedKey};
@@ -21,15 +19,10 @@ use guildgate::wire::{Fault, RequestId, TraceContext};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::redis_server::RedisServer;
-
 const GUILD: &str = "81384788765712384";
 const KEY: &str = "gg_vmdEUsM0rJngX08Jl4CcfYutJQSEZrqX5Anhtpkdnjs0r0nUY";
 /// How many keys are listed.
 const KEYS: u64 = 1000;
-/// How many requests wait at once for the tokens of a key: it gets as many again for those that come after them, which
-/// are far more than those that are counted.
-const WAITING: usize = 500;
 
 /// Limits that no request here reaches, but for a tier that is reached by its second request.
 const CONFIG: &str = r#"
@@ -56,12 +49,9 @@ pub enum Path {
     Miss,
     UnknownKey,
     OverLimit,
-    /// With `[cluster]`, of a key whose tokens this node holds. Nobody talks to Redis meanwhile.
-    ClusterHit,
 }
 
 impl Path {
-    /// Those that have a budget. The clocks that the task of `[cluster]` reads do not work under valgrind.
     pub const ALL: [Path; 5] = [Path::Hit, Path::RecordedHit, Path::Miss, Path::UnknownKey, Path::OverLimit];
 
     /// Its name in `budget.toml`.
@@ -72,16 +62,13 @@ impl Path {
             Path::Miss => "miss_on_built_in_store",
             Path::UnknownKey => "refusal_of_unknown_key",
             Path::OverLimit => "refusal_over_limit",
-            Path::ClusterHit => "hit_with_cluster",
         }
     }
 
     fn is_taken_by(self, reply: &Reply) -> bool {
         let (answer, cache) = (&reply.answer, reply.details.cache);
         match self {
-            Path::Hit | Path::RecordedHit | Path::ClusterHit => {
-                answer.is_ok() && matches!(cache, Some(CacheStatus::Hit { .. }))
-            }
+            Path::Hit | Path::RecordedHit => answer.is_ok() && matches!(cache, Some(CacheStatus::Hit { .. })),
             Path::Miss => answer.is_ok() && cache == Some(CacheStatus::Forwarded { stale: false, stored: true }),
             Path::UnknownKey => *answer == Err(Fault::IncorrectKey),
             Path::OverLimit => reply.details.over_limit.is_some() && answer.is_err(),
@@ -115,12 +102,7 @@ impl Paths {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let at = StoreAt::Sqlite(folder.path().join("budget.db"));
         let store = runtime.block_on(Store::open(&at, IfMissing::Make)).unwrap();
-        let redis = (path == Path::ClusterHit).then(|| runtime.block_on(RedisServer::start(&[])));
-        let cluster = |redis: &RedisServer| {
-            format!("{CONFIG}[cluster]\nredis = {:?}\nnodes = 1\ntimeout = \"1s\"\nlease = \"60s\"\n", redis.url())
-        };
-        let toml = redis.as_ref().map_or(CONFIG.to_owned(), cluster);
-        let config = config::load_str(&toml, folder.path(), "budget").unwrap().config;
+        let config = config::load_str(CONFIG, folder.path(), "budget").unwrap().config;
         runtime.block_on(store.add_guild(&GUILD.parse().unwrap(), "Night Watch")).unwrap();
         let tier = if path == Path::OverLimit { "tight" } else { "standard" };
         let keys = (0..KEYS).map(|n| ListedKey {
@@ -133,22 +115,15 @@ impl Paths {
             expires: None,
         });
         let clock = Clock::system();
-        let start = |cluster| runtime.block_on(Turns::start(cluster, config.hash, clock.clone())).unwrap();
-        let (limits, turns) = config.cluster.clone().map(start).unzip();
-        let waiting = if turns.is_some() { WAITING } else { 1 };
         let origin = Arc::new(Origin::Builtin(Builtin::new(store, clock.clone())));
         let source = KeySource::File(KeyFile::new(keys.collect(), None));
         let state = State::new(config, origin, source, KeyList::default(), Vec::new(), &clock);
         let decisions = (path == Path::RecordedHit)
             .then(|| Arc::new(DecisionLog::open(&folder.path().join("decisions"), 1 << 20, clock.clone()).unwrap()));
-        let gateway = Arc::new(Gateway::new(clock, state, Observer::new(None, decisions)).sharing(limits));
-        if let Some(turns) = turns {
-            let gateway = gateway.clone();
-            runtime.spawn(turns.run(move || gateway.node_report()));
-        }
+        let gateway = Arc::new(Gateway::new(clock, state, Observer::new(None, decisions)));
         let paths = Paths { gateway, path, runtime, _folder: folder };
-        // Fills the entry, uses up the burst of the tight tier, and gets tokens.
-        paths.runtime.block_on(join_all((0..waiting).map(|_| paths.send(0, answer))));
+        // Fills the entry, and uses up the burst of the tight tier.
+        paths.runtime.block_on(paths.send(0, answer));
         paths
     }
 

@@ -7,9 +7,6 @@
 
 mod callgrind;
 mod gateway;
-#[path = "../bus_simulation/redis_server.rs"]
-#[expect(dead_code, reason = "the server is neither stopped nor asked here")]
-mod redis_server;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -64,11 +61,6 @@ fn no_path_takes_more_instructions_or_allocations_than_its_budget_says() {
         folder.display(),
         renewed.display(),
     );
-}
-
-#[test]
-fn a_hit_of_a_key_whose_tokens_the_node_holds_waits_for_nothing_and_allocates_nothing() {
-    assert_eq!(allocations(Path::ClusterHit), 0);
 }
 
 #[test]

@@ -102,7 +102,6 @@ async fn guarantee_6_a_day_begins_at_all_nodes_when_it_does_by_redis_clock_and_o
     let gate = limited(&redis, &url)
         .set("limits.tiers.standard.daily", "30")
         .set("cluster.when_away", r#""refuse""#)
-        .set("cluster.lease", r#""60s""#)
         .start()
         .await;
     let gates = clocks.apart(gate, &url, ahead).await;

@@ -24,18 +24,7 @@ async fn guarantee_6_a_day_is_counted_over_all_nodes() {
             admitted += u32::from(gate.get_points("bot", "7").await.status == 200);
         }
     }
-    assert!((29..=30).contains(&admitted), "{admitted} of 30 were let in");
-}
-
-#[tokio::test]
-async fn a_day_is_given_back_to_a_key_that_has_not_come_since_the_start() {
-    let redis = Redis::start(&[]).await;
-    let url = Postgres::shared().database().await;
-    let mut gate = limited(&redis, &url).set("limits.tiers.standard.daily", "3").start().await;
-    is_used_up(&gate).await;
-    gate.restart().await;
-    gate.run(&["limits", "reset", &gate.key_id("bot")]).done();
-    has_its_day_back(&gate).await;
+    assert_eq!(admitted, 30);
 }
 
 #[tokio::test]
@@ -82,7 +71,7 @@ async fn a_caller_is_told_what_all_nodes_have_left_of_a_day() {
     }
     let answer = there.get_points("bot", "7").await;
     let left = answer.header("ratelimit").unwrap().split_once("-daily\";r=").unwrap().1.split(';').next().unwrap();
-    assert!(left.parse::<u32>().unwrap() < 20, "{answer:#?}");
+    assert_eq!(left, "19", "{answer:#?}");
 }
 
 #[tokio::test]

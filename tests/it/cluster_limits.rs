@@ -23,7 +23,6 @@ pub fn limited(redis: &Redis, url: &str) -> Builder {
         .set("cluster.redis", &format!("{:?}", redis.url()))
         .set("cluster.nodes", "2")
         .set("cluster.timeout", r#""500ms""#) // a busy machine answers late
-        .set("cluster.lease", r#""2s""#)
         .key_of_tier("slow", "slow")
         .key("bot")
         .points("7", 3)
@@ -117,8 +116,11 @@ async fn guarantee_6_two_nodes_together_let_a_key_through_at_most_burst_plus_rat
     let served = text.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
     let is_end = |c: char| !c.is_ascii_alphanumeric() && c != '_';
     assert_eq!(names(page, is_end), names(&served, is_end), "docs/cluster.md names all metrics");
-    let turns = value(r#"guildgate_redis_turns_total{result="answered"}"#);
-    assert!(turns > 5.0 && turns * 2.0 < f64::from(seen.refused) + seen.admitted, "{turns} turns for {seen:?}");
+    let questions = value(r#"guildgate_redis_questions_total{result="answered"}"#);
+    assert!(
+        questions * 2.0 < f64::from(seen.refused),
+        "a flood costs Redis little: {questions} questions for {seen:?}"
+    );
 }
 
 #[tokio::test]
@@ -139,13 +141,13 @@ async fn guarantee_6_neither_a_killed_node_nor_a_restart_refills_a_key() {
 }
 
 #[tokio::test]
-async fn guarantee_6_a_node_that_stood_still_past_its_lease_spends_nothing_of_it() {
+async fn guarantee_6_a_node_that_stood_still_lets_in_nothing_more() {
     let redis = Redis::start(&[]).await;
     let (here, mut there) = two_nodes(&redis).await;
     let begin = Instant::now();
     let mut seen = flood_both(&here, &there, Duration::from_millis(500)).await;
     there.process().signal(Signal::SIGSTOP);
-    seen = seen.and(flood(&here, "slow", Instant::now() + Duration::from_secs(4)).await);
+    seen = seen.and(flood(&here, "slow", Instant::now() + Duration::from_secs(1)).await);
     there.process().signal(Signal::SIGCONT);
     seen = seen.and(flood_both(&here, &there, Duration::from_secs(1)).await);
     let most = BURST + RATE * begin.elapsed().as_secs_f64();
@@ -165,9 +167,10 @@ async fn while_redis_is_away_no_read_fails_or_waits_and_each_node_has_its_part_o
         flood_both(&here, &there, Duration::from_secs(2)),
         flood(&here, "bot", begin + Duration::from_secs(2))
     );
+    // The key was at its limit, so its shares were empty.
     let most = BURST + RATE * begin.elapsed().as_secs_f64();
     assert!(seen.admitted <= most, "{seen:?}, {most} at most");
-    assert!(seen.admitted > 0.0, "{seen:?}");
+    assert!(seen.admitted > 0.5 * RATE * 2.0, "{seen:?}");
     let all = seen.and(plenty);
     assert_eq!(all.failed, 0, "{all:?}");
     assert!(all.slowest < WAITS_FOR_EVER, "a request waited for Redis: {all:?}");
@@ -183,7 +186,7 @@ async fn while_redis_is_away_no_read_fails_or_waits_and_each_node_has_its_part_o
     let seen = flood_both(&here, &there, Duration::from_secs(2)).await;
     let most = BURST + RATE * begin.elapsed().as_secs_f64();
     assert!(seen.admitted <= most && seen.failed == 0, "{seen:?}, {most} at most");
-    assert!(seen.admitted > 0.3 * RATE * 2.0, "what was admitted meanwhile is charged once: {seen:?}");
+    assert!(seen.admitted > 0.5 * RATE * 2.0, "{seen:?}");
 }
 
 #[tokio::test]
@@ -191,7 +194,7 @@ async fn guarantee_6_a_rate_that_is_raised_while_redis_is_away_gives_no_node_a_b
     let redis = Redis::start(&[]).await;
     let url = Postgres::shared().database().await;
     let here = limited(&redis, &url).set("limits.tiers.slow.rate", r#""1/m""#);
-    let here = here.set("limits.tiers.slow.burst", "40").key_of_tier("never_asked", "slow").start().await;
+    let here = here.set("limits.tiers.slow.burst", "40").start().await;
     let let_in = async |key: &str| {
         let mut let_in = 0_u128;
         while here.get_points(key, "7").await.status == 200 {
@@ -206,46 +209,9 @@ async fn guarantee_6_a_rate_that_is_raised_while_redis_is_away_gives_no_node_a_b
     let begin = Instant::now();
     here.reload_with(r#"rate = "1/m""#, r#"rate = "40/s""#);
     here.has_said("configuration reloaded").await;
-    for key in ["slow", "never_asked"] {
-        let let_in = let_in(key).await;
-        let most = 1 + begin.elapsed().as_millis() / 50; // its half of the rate
-        assert!(let_in <= most, "{key}: {let_in} let in, {most} at most");
-    }
-}
-
-#[tokio::test]
-async fn a_redis_that_stands_still_delays_no_request_of_a_key_with_a_lease() {
-    let redis = Redis::start(&[]).await;
-    let (here, there) = two_nodes(&redis).await;
-    flood(&here, "bot", Instant::now() + Duration::from_secs(1)).await;
-    redis.signal(Signal::SIGSTOP);
-    let waits = async || {
-        let text = here.admin().await.with_token("").get("/metrics").await.text;
-        text.lines().find(|line| line.starts_with("guildgate_redis_waits_total ")).unwrap().to_owned()
-    };
-    let before = waits().await;
-    // The node holds what the key needs in a quarter of a second at least.
-    for _ in 0..5 {
-        here.get_points("bot", "7").await.is("3");
-    }
-    assert_eq!(waits().await, before, "none of them waited for Redis");
-    let seen = flood(&there, "slow", Instant::now() + Duration::from_secs(2)).await;
-    assert!(seen.failed == 0 && seen.slowest < WAITS_FOR_EVER, "{seen:?}");
-    redis.signal(Signal::SIGCONT);
-    there.has_said("is back").await;
-}
-
-#[tokio::test]
-async fn a_place_in_flight_that_one_node_needs_no_more_is_another_nodes_within_seconds_however_long_a_lease_is() {
-    let redis = Redis::start(&[]).await;
-    let url = Postgres::shared().database().await;
-    let gate = limited(&redis, &url).set("limits.tiers.slow.in_flight", "1").set("cluster.lease", r#""60s""#);
-    let here = gate.start().await;
-    let there = here.node(&url).await;
-    here.get_points("slow", "7").await.is("3");
-    there.get_points("slow", "7").await.is_too_many();
-    let is_free = async || there.get_points("slow", "7").await.status == 200;
-    eventually(Duration::from_secs(10), "the place is free", is_free).await;
+    let let_in = let_in("slow").await;
+    let most = 1 + begin.elapsed().as_millis() / 50; // its half of the rate
+    assert!(let_in <= most, "{let_in} let in, {most} at most");
 }
 
 #[tokio::test]
@@ -294,40 +260,6 @@ async fn a_key_over_its_limit_is_12_at_a_node_that_does_not_know_it_yet_however_
 }
 
 #[tokio::test]
-async fn thousands_of_keys_that_came_while_redis_was_away_do_not_send_it_away_again() {
-    const KEYS: u32 = 10_000;
-    const CONNECTIONS: u32 = 8;
-    let redis = Redis::start(&[]).await;
-    let gate = judged_by_the_origin(&redis)
-        .set("limits.tiers.standard.rate", r#""100000/s""#)
-        .set("limits.tiers.standard.burst", "100000")
-        .set("cluster.nodes", "1")
-        .key("bot")
-        .start()
-        .await;
-    gate.get_points("bot", "7").await.is("3");
-    gate.origin().always(Act::say(200, "3")); // every key is valid
-    redis.signal(Signal::SIGSTOP);
-    let tries = async |first: u32| {
-        let (mut connection, mut let_in) = (gate.connect().await, 0);
-        for number in (first..KEYS).step_by(CONNECTIONS as usize) {
-            let request = Request::post("/getPoints", "memberID=7").key(&format!("another-{number}"));
-            let_in += u32::from(connection.ask(&request).await.status == 200);
-        }
-        let_in
-    };
-    let let_in: u32 = futures_util::future::join_all((0..CONNECTIONS).map(tries)).await.into_iter().sum();
-    assert!(let_in > KEYS / 2, "{let_in} were let in");
-    redis.signal(Signal::SIGCONT);
-    gate.has_said("is back; limits are shared").await;
-    let size = || redis.ask("DBSIZE").trim_start_matches(':').lines().next().unwrap().parse::<u32>().unwrap();
-    eventually(PATIENCE, "Redis hears of all", async || size() >= let_in).await;
-    gate.get_points("bot", "7").await.is("3");
-    let times_away = gate.stderr().matches("is away; until it answers").count();
-    assert!(times_away <= 2, "{}", gate.stderr()); // a busy machine may pause once
-}
-
-#[tokio::test]
 async fn guarantee_7_a_key_that_is_removed_while_its_request_waits_for_redis_reads_nothing_from_memory() {
     const AWAY: &str = "is away; until it answers";
     /// How long such a request waits: the longest that `cluster.timeout` may be.
@@ -371,29 +303,6 @@ async fn guarantee_7_a_key_that_is_removed_while_its_request_waits_for_redis_rea
 }
 
 #[tokio::test]
-async fn a_key_that_asks_little_while_redis_is_away_has_its_burst_when_it_is_back_and_is_told_what_is_left() {
-    const BURST: usize = 60;
-    let redis = Redis::start(&[]).await;
-    let url = Postgres::shared().database().await;
-    let gate = limited(&redis, &url).set("limits.tiers.slow.rate", r#""60/m""#).set("limits.tiers.slow.burst", "60");
-    let gate = gate.start().await;
-    redis.signal(Signal::SIGSTOP);
-    gate.has_said("is away").await;
-    let asks = async || gate.get_points("slow", "7").await;
-    eventually(PATIENCE, "its part of the limit lets it in", async || asks().await.status == 200).await;
-    let left = asks().await;
-    left.is_too_many();
-    assert!(left.header("ratelimit").is_some_and(|left| left.contains("r=0;")), "{left:?}");
-    redis.signal(Signal::SIGCONT);
-    gate.has_said("is back; limits are shared").await;
-    let mut let_in = 0;
-    for _ in 0..BURST {
-        let_in += usize::from(asks().await.status == 200);
-    }
-    assert!(let_in > BURST / 2, "{let_in} were let in");
-}
-
-#[tokio::test]
 async fn where_redis_is_away_and_that_means_refuse_every_request_is_21() {
     let mut redis = Redis::start(&[]).await;
     let url = Postgres::shared().database().await;
@@ -402,9 +311,91 @@ async fn where_redis_is_away_and_that_means_refuse_every_request_is_21() {
     redis.kill_hard();
     gate.has_said("is away").await;
     let refuses = async || gate.get_points("bot", "7").await.code() == Some(21);
-    eventually(PATIENCE, "21 once the lease is over", refuses).await;
+    eventually(PATIENCE, "21", refuses).await;
     redis.start_again().await;
     eventually(PATIENCE, "it heals", async || gate.get_points("bot", "7").await.status == 200).await;
+    // In shadow nobody is refused all the same.
+    let gate = limited(&redis, &url).set("cluster.when_away", r#""refuse""#).set("limits.shadow", "true").start().await;
+    redis.kill_hard();
+    gate.has_said("is away").await;
+    for _ in 0..30 {
+        gate.get_points("slow", "7").await.is("3");
+    }
+}
+
+#[tokio::test]
+async fn a_key_at_a_quarter_of_its_limit_is_not_refused_though_redis_is_unsteady() {
+    let redis = Redis::start(&[]).await;
+    let proxy = Proxy::to(redis.port()).await;
+    let url = Postgres::shared().database().await;
+    let through = format!("\"redis://127.0.0.1:{}\"", proxy.port());
+    let gate = limited(&redis, &url).set("cluster.redis", &through).set("cluster.timeout", r#""50ms""#).start().await;
+    for n in 0..20 {
+        proxy.hold(if n % 3 == 0 { Holds::FromServer } else { Holds::Nothing });
+        gate.get_points("slow", "7").await.is("3");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_redis_holds_of_a_key_goes_away_once_everything_has_come_back_and_its_day_is_over() {
+    let redis = Redis::start(&[]).await;
+    let url = Postgres::shared().database().await;
+    let gate = limited(&redis, &url).set("limits.tiers.standard.daily", "1000").start().await;
+    let left = |key: &str| {
+        let said = redis.ask(&format!("PTTL guildgate:l:{}", gate.key_id(key)));
+        said.trim_start_matches(':').lines().next().unwrap().parse::<i64>().unwrap()
+    };
+    gate.get_points("slow", "7").await.is("3");
+    assert!((1..=2000).contains(&left("slow")), "{}", left("slow"));
+    gate.get_points("bot", "7").await.is("3");
+    let to_midnight = (86_400 - unix_now().rem_euclid(86_400)) * 1000;
+    assert!((left("bot") - to_midnight).abs() < 5000, "{} of {to_midnight}", left("bot"));
+}
+
+#[tokio::test]
+async fn guarantee_6_another_limit_leaves_a_key_what_it_had_up_to_the_new_burst_at_every_node() {
+    let redis = Redis::start(&[]).await;
+    let url = Postgres::shared().database().await;
+    let here = limited(&redis, &url).set("limits.tiers.slow.rate", r#""1/h""#).start().await;
+    let there = here.node(&url).await;
+    for _ in 0..6 {
+        here.get_points("slow", "7").await.is("3");
+    }
+    for (from, to, left) in
+        [("burst = 10", "burst = 40", 4), ("burst = 40", "burst = 2", 2), ("burst = 2", "burst = 10", 0)]
+    {
+        for gate in [&here, &there] {
+            gate.reload_with(from, to);
+            eventually(PATIENCE, "it is reloaded", async || {
+                let policy = gate.get_points("bot", "7").await;
+                policy.status == 200 && gate.run(&["check"]).stdout.contains(to)
+            })
+            .await;
+        }
+        let mut let_in = 0;
+        while there.get_points("slow", "7").await.status == 200 {
+            let_in += 1;
+        }
+        assert!(let_in <= left, "{let_in} let in after {to}");
+    }
+}
+
+#[tokio::test]
+async fn in_flight_is_each_nodes_own() {
+    let redis = Redis::start(&[]).await;
+    let here = TestGateway::before_http().keys_in_file().key("bot").points("7", 3);
+    let here = here.set("cluster.redis", &format!("{:?}", redis.url())).set("cluster.timeout", r#""500ms""#);
+    let here = here.set("limits.tiers.standard.in_flight", "1").set("origin.timeout", r#""60s""#).start().await;
+    let there = here.node("").await;
+    let hold = Gate::shut();
+    here.origin().next("getPoints", Act::HoldAll(hold.clone()));
+    let mut caller = here.connect_and_send(here.request("getPoints", "bot", "memberID=8")).await;
+    here.origin().has_been_asked("getPoints", 1).await;
+    assert_eq!(here.get_points("bot", "7").await.code(), Some(12));
+    there.get_points("bot", "7").await.is("3");
+    hold.open();
+    caller.answer().await;
 }
 
 #[tokio::test]
@@ -413,17 +404,12 @@ async fn garbage_in_a_key_is_named_and_replaced_and_counts_as_nothing() {
     let url = Postgres::shared().database().await;
     let gate = limited(&redis, &url).start().await;
     let name = format!("guildgate:l:{}", gate.key_id("slow"));
-    for garbage in
-        [format!("SET {name} x"), format!("HSET {name} b:main 1e99 h:zz 3 b:daily x"), format!("RPUSH {name} 1")]
-    {
+    for garbage in [format!("SET {name} x"), format!("HSET {name} main 1e99 day x"), format!("RPUSH {name} 1")] {
         redis.ask("FLUSHALL");
         redis.ask(&garbage);
-        eventually(PATIENCE, "a request is let in", async || gate.get_points("slow", "7").await.status == 200).await;
-        eventually(PATIENCE, "it is ours", async || {
-            redis.ask(&format!("HGETALL {name}")).contains("b:in_flight")
-                || redis.ask(&format!("HGETALL {name}")).contains("b:main")
-        })
-        .await;
+        gate.get_points("slow", "7").await.is("3");
+        let main = redis.ask(&format!("HGET {name} main"));
+        assert!(main.lines().nth(1).is_some_and(|main| main.split(' ').count() == 4), "{garbage}: {main}");
     }
     gate.has_said("something that is not Guildgate's").await;
     assert!(gate.stderr().contains(&name));
@@ -456,6 +442,15 @@ async fn a_redis_that_cannot_be_used_ends_check_and_serve_with_a_plain_message()
     is_refused(&wrong, &["refuses the user or the password"]).await;
     let replica = Redis::start(&["--replicaof", "127.0.0.1", "1"]).await;
     is_refused(&replica.url(), &["it is a replica"]).await;
+    is_refused(
+        &guarded.url().replace("redis:", "rediss:"),
+        &["a TLS connection (redis:// is without) took longer than"],
+    )
+    .await;
+    let speaks_tls = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", speaks_tls.local_addr().unwrap());
+    std::thread::spawn(move || speaks_tls.incoming().for_each(drop));
+    is_refused(&url, &["if it speaks TLS, name it by rediss://"]).await;
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use guildgate::cache::{AnswerCache, Entry, EntryKey, Realm, Realms};
+use guildgate::cache::{Answers, Entry, EntryKey, Realm};
 use guildgate::clock::Tick;
 use guildgate::config::Freshness;
 use guildgate::model::MemberId;
@@ -190,14 +190,15 @@ fn guarantee_8_the_cache_takes_no_more_memory_than_it_is_given() {
     for length in [2, 40, 1000] {
         let mut cache = None;
         let counted = allocation_counter::measure(|| {
-            let cache = cache.insert(AnswerCache::new(GIVEN));
+            let cache = cache.insert(Answers::<()>::new(GIVEN));
             let freshness = Freshness { ttl: PATIENCE, stale_while_revalidate: PATIENCE, stale_if_error: PATIENCE };
             for member in 0..200_000 {
                 let at =
                     EntryKey { realm: Realm(1), member: MemberId::new(member).unwrap(), read: Operation::GetPoints };
-                let entry =
-                    Entry::new((at, cache.epoch(&at)), "x".repeat(length).into(), (Tick(0), Tick(0)), freshness, None);
-                assert!(cache.insert(at, &Arc::new(entry), Realms::One(at.realm), Tick(0)));
+                let gate = cache.gate.state(&at, Tick(0));
+                let epoch = gate.epoch().unwrap();
+                let entry = Entry::new((at, epoch), "x".repeat(length).into(), Tick(0), freshness, None);
+                assert!(cache.insert(&Arc::new(entry), gate));
             }
         });
         let held = cache.unwrap().size().entries;
@@ -206,7 +207,7 @@ fn guarantee_8_the_cache_takes_no_more_memory_than_it_is_given() {
             "it holds {held} answers of {length} bytes, far below its bound"
         );
         let taken = counted.bytes_current as u64;
-        // Besides the answers there are the tables of epochs and of unsettled writes, and the flights' locks (3 MiB).
+        // Besides the answers there are the tables of the gate and the flights' locks (3 MiB).
         assert!(
             taken < GIVEN + (3 << 20),
             "{held} answers of {length} bytes take {taken} bytes: {} each",

@@ -1,14 +1,18 @@
-//! `server.handover` under load: servers follow each other, and not one request fails.
+//! `server.handover` under load: servers follow each other, not one request fails, and no answer is older than it may be.
+//! `scripts/handovers` does so for longer.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use crate::guarantee_2_histories::histories_at;
 use crate::support::*;
 
-/// How often the server is replaced.
-const TIMES: usize = 5;
+/// How often the server is replaced in each test.
+fn times() -> usize {
+    std::env::var("GUILDGATE_HANDOVERS").map_or(3, |times| times.parse().unwrap())
+}
 
 /// Asks over HTTP/2, several streams at once. A stream that the last GOAWAY leaves out was not
 /// looked at, and is sent again, as every client does.
@@ -46,7 +50,7 @@ fn is_goodbye(error: &h2::Error) -> bool {
 
 /// Replaces the server while the crowd asks; each before it has to end well.
 async fn replace_again_and_again(gate: &mut TestGateway, crowd: &Crowd) {
-    for _ in 0..TIMES {
+    for _ in 0..times() {
         crowd.answers(100).await;
         let mut before = gate.replace().await;
         crowd.answers(100).await;
@@ -80,7 +84,7 @@ async fn no_request_fails_while_servers_follow_each_other() {
     replace_again_and_again(&mut gate, &crowd).await;
     Crowd::all(tasks).await;
     let told = crowd.told.load(Ordering::Relaxed);
-    assert!(told >= TIMES, "connections were kept, or ended without a word: {told}");
+    assert!(told >= times(), "connections were kept, or ended without a word: {told}");
 }
 
 #[tokio::test]
@@ -106,11 +110,44 @@ async fn no_request_fails_over_tls_and_http2_either() {
     replace_again_and_again(&mut gate, &crowd).await;
     Crowd::all(tasks).await;
     let told = crowd.told.load(Ordering::Relaxed);
-    assert!(told >= TIMES, "connections were kept, or ended without a word: {told}");
+    assert!(told >= times(), "connections were kept, or ended without a word: {told}");
 }
 
 on_both_origins! {
     each_write_that_was_acknowledged_is_there_once,
+    guarantee_2_histories_are_linearizable_while_servers_follow_each_other,
+}
+
+async fn guarantee_2_histories_are_linearizable_while_servers_follow_each_other(kind: Kind) {
+    let mut gate = gate(kind).start().await;
+    if kind == Kind::Http {
+        gate.origin().always(Act::Jitter(6));
+    }
+    let (crowd, address) = (Arc::new(Crowd::default()), gate.address());
+    let (asks, secrets) = (crowd.clone(), vec![gate.secret("bot").to_owned()]);
+    // On a thread of its own: to judge a history takes a while, in which the origin has to answer.
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let histories = runtime.spawn(async move {
+        let mut hits = 0;
+        for seed in 0.. {
+            if !asks.goes_on() {
+                break;
+            }
+            hits += histories_at(address, secrets.clone(), seed, 100 * (seed as usize + 1)).await;
+            asks.answered.fetch_add(1, Ordering::Relaxed);
+        }
+        hits
+    });
+    for _ in 0..times() {
+        crowd.answers(2).await;
+        let mut before = gate.replace().await;
+        assert_eq!(before.exit().await, Some(0), "{}", before.stderr());
+        gate.has_said("answers no more requests").await;
+    }
+    crowd.answers(2).await; // from memory again
+    crowd.end();
+    assert!(histories.await.unwrap() > 0, "nothing was answered from memory: this tells nothing about it");
+    runtime.shutdown_background();
 }
 
 /// Each writer has a member of its own, counts up, and reads back what it wrote over a connection
@@ -143,7 +180,7 @@ async fn each_write_that_was_acknowledged_is_there_once(kind: Kind) {
     }
     replace_again_and_again(&mut gate, &crowd).await;
     Crowd::all(tasks).await;
-    assert!(crowd.told.load(Ordering::Relaxed) >= TIMES);
+    assert!(crowd.told.load(Ordering::Relaxed) >= times());
     for (member, count) in counts.iter().enumerate() {
         let (member, count) = (member.to_string(), count.load(Ordering::Relaxed));
         gate.get_points("bot", &member).await.is(&count.to_string());

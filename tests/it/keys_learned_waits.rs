@@ -22,6 +22,7 @@ fn gate() -> Builder {
         .points("7", 3)
         .keys_at_the_origin()
         .set("keys.accepted_for", &in_seconds(ACCEPTED_FOR))
+        .set("origin.queue_timeout", r#""20s""#)
         .set("cache.points.ttl", r#""1h""#)
 }
 
@@ -134,58 +135,4 @@ async fn a_key_that_lapses_while_its_caller_reads_no_answers_gets_nothing_stored
     }
     connection.answer().await.is(&reviews);
     connection.answer().await.is_refused(401, INCORRECT_KEY);
-}
-
-#[tokio::test]
-async fn a_key_over_its_limit_whose_requests_prove_it_in_turn_waits_for_a_place_no_longer_than_others() {
-    let gate = TestGateway::before_http()
-        .key("bot")
-        .points("7", 3)
-        .keys_at_the_origin()
-        .set("keys.refused_for", r#""0s""#)
-        .set("limits.tiers.standard.rate", r#""1/h""#)
-        .set("limits.tiers.standard.burst", "2")
-        .set("limits.strangers.rate", r#""1000/s""#)
-        .set("limits.strangers.burst", "1000")
-        .set("server.trusted_proxies", r#"["127.0.0.0/8"]"#)
-        .set("origin.max_in_flight", "4") // one of them for keys that were never proven
-        .set("origin.queue_timeout", r#""3s""#)
-        .set("origin.timeout", r#""60s""#)
-        .start()
-        .await;
-    gate.get_points("bot", "7").await.is("3");
-    gate.origin().next("getPoints", Act::say(401, INCORRECT_KEY));
-    gate.get_points("bot", "8").await.is_refused(401, INCORRECT_KEY);
-    gate.get_points("bot", "9").await.is_too_many();
-    let ask = async |address: &str, request: Request| {
-        let connection = gate.connect_and_send(request.header("X-Forwarded-For", address)).await;
-        gate.has_read_requests().await;
-        connection
-    };
-    let unknown = |key: &str| Request::post("/getPoints", "memberID=7").key(key);
-    let asked = gate.origin().asked("getPoints");
-    let (first, second) = (Gate::shut(), Gate::shut());
-    gate.origin().next("getPoints", Act::HoldAnswer(first.clone()));
-    gate.origin().next("getPoints", Act::HoldAnswer(second.clone()));
-    let mut has_place = ask("10.0.0.1", unknown("a")).await;
-    gate.origin().has_been_asked("getPoints", asked + 1).await;
-    let mut leads = ask("10.0.0.2", gate.request("getPoints", "bot", "memberID=7")).await;
-    let mut follows = ask("10.0.0.2", gate.request("getPoints", "bot", "memberID=7")).await;
-    let mut is_next = ask("10.0.0.3", unknown("b")).await;
-    // Whoever comes now waits for longer than those before.
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let mut is_last = ask("10.0.0.4", unknown("c")).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    first.open();
-    has_place.answer().await.is_refused(401, INCORRECT_KEY);
-    leads.answer().await.is_too_many();
-    let order = std::sync::Mutex::new(Vec::new());
-    let both = async |name: &'static str, connection: &mut Connection| {
-        let code = connection.answer().await.code();
-        order.lock().unwrap().push((name, code));
-    };
-    tokio::join!(both("follows", &mut follows), both("is last", &mut is_last));
-    assert_eq!(order.into_inner().unwrap(), [("follows", Some(21)), ("is last", Some(21))]);
-    second.open();
-    is_next.answer().await;
 }

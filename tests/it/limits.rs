@@ -83,6 +83,7 @@ async fn a_candidate_is_counted_on_the_same_requests_and_refuses_nothing() {
     let mut gate = gate()
         .set("limits.tiers.slow.candidate", r#"{ rate = "1/h", burst = 2 }"#)
         .set("log.access", r#""access.log""#)
+        .admin()
         .start()
         .await;
     for _ in 0..5 {
@@ -90,17 +91,20 @@ async fn a_candidate_is_counted_on_the_same_requests_and_refuses_nothing() {
         assert!(!answer.is("3").header("ratelimit-policy").unwrap().contains("candidate"), "{answer:#?}");
     }
     gate.get_points("bot", "7").await.is("3");
+    let counted = gate.admin().await.with_token("").get("/metrics").await.text;
+    for (limit, requests) in [("candidate", 3), ("rate", 0)] {
+        let sample = format!("guildgate_over_limit_total{{tier=\"slow\",limit=\"{limit}\"}} {requests}\n");
+        assert!(counted.contains(&sample), "{sample}{counted}");
+    }
     assert_eq!(gate.stop().await, Some(0));
     let log = gate.world().text("access.log");
     assert_eq!(log.lines().filter(|line| line.contains(" over_candidate ")).count(), 3, "{log}");
-    let told = gate.stderr();
-    let line = told.lines().find(|line| line.contains("requests over a limit")).unwrap_or_else(|| panic!("{told}"));
-    assert!(line.contains("slow") && line.contains("candidate=3") && line.contains("rate=0"), "{line}");
 }
 
 #[tokio::test]
 async fn in_shadow_every_limit_is_counted_and_reported_and_none_refuses() {
-    let mut gate = gate()
+    let gate = gate()
+        .admin()
         .set("limits.shadow", "true")
         .set("limits.tiers.slow.burst", "2")
         .set("limits.tiers.slow.rate", r#""1/h""#)
@@ -115,10 +119,12 @@ async fn in_shadow_every_limit_is_counted_and_reported_and_none_refuses() {
     for _ in 0..5 {
         gate.send(&Request::post("/getPoints", "memberID=7").key("stranger")).await.is_refused(401, INCORRECT_KEY);
     }
-    assert_eq!(gate.stop().await, Some(0));
-    let told = gate.stderr();
-    let line = told.lines().find(|line| line.contains("requests over a limit")).unwrap_or_else(|| panic!("{told}"));
-    assert!(line.contains("none was refused") && line.contains("strangers=4"), "{line}");
-    let line = told.lines().filter(|line| line.contains("requests over a limit")).nth(1).unwrap();
-    assert!(line.contains("none was refused") && line.contains("daily=4"), "{line}");
+    let counted = gate.admin().await.with_token("").get("/metrics").await.text;
+    for sample in [
+        "guildgate_over_address_limit_total 4\n",
+        "guildgate_over_limit_total{tier=\"slow\",limit=\"daily\"} 4\n",
+        "guildgate_limits_shadow 1",
+    ] {
+        assert!(counted.contains(sample), "{sample}{counted}");
+    }
 }

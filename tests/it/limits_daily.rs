@@ -69,30 +69,6 @@ async fn a_key_taken_away_and_put_back_does_not_get_its_day_back() {
     eventually(PATIENCE, "the key is back", || async { gate.get_points("bot", "7").await.code() == Some(12) }).await;
 }
 
-/// Writes a key file with these ids and the names of their secrets, and waits until it is in force.
-async fn list(gate: &TestGateway, keys: &[(&str, &str)]) {
-    let entry = |(id, name): &(&str, &str)| {
-        format!("[[key]]\nid = {id:?}\nguild = {GUILD:?}\ndigest = {:?}\n", digest(gate.secret(name)))
-    };
-    gate.world().write("keys.toml", keys.iter().map(entry).collect::<String>());
-    gate.has_said("key file reloaded").await;
-}
-
-#[tokio::test]
-async fn a_secrets_day_goes_on_under_another_id() {
-    for after in
-        [[("new", "bot"), ("other", "other")], [("other", "bot"), ("bot", "other")], [("bot", "other"), ("new", "bot")]]
-    {
-        let gate = daily(TestGateway::before_http()).key("other").keys_in_file().start().await;
-        for _ in 0..5 {
-            gate.get_points("bot", "7").await.is("3");
-        }
-        let in_force = format!("{} of {}", after[0].0, after[0].1);
-        list(&gate, &after).await;
-        assert_eq!(let_in(&gate).await, 0, "{in_force}");
-    }
-}
-
 async fn two_servers_on_one_store_come_to_know_of_each_others_counts(kind: Kind) {
     let gate = daily(TestGateway::on(kind)).start().await;
     for _ in 0..3 {

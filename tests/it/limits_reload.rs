@@ -80,7 +80,7 @@ const RATE: usize = 5;
 /// A way in which a key's limits become other ones.
 #[derive(Clone, Copy, PartialEq)]
 enum By {
-    /// The numbers of its tier, and of the strangers, change.
+    /// The numbers of its tier change.
     Reload,
     /// It gets another tier.
     KeySet,
@@ -168,7 +168,6 @@ async fn lowered_and_raised(what: &str, mut gate: TestGateway, by: By, request: 
 
 const MAIN: [(&str, &str); 1] = [("limits.tiers.standard.rate", "limits.tiers.standard.burst")];
 const WRITES: (&str, &str) = ("limits.tiers.standard.write_rate", "limits.tiers.standard.write_burst");
-const STRANGERS: (&str, &str) = ("limits.strangers.rate", "limits.strangers.burst");
 
 #[tokio::test]
 async fn a_burst_that_is_lowered_and_raised_again_is_no_second_one_for_a_key() {
@@ -185,16 +184,6 @@ async fn a_write_burst_that_is_lowered_and_raised_again_is_no_second_one() {
         let gate = limited(builder, &[WRITES]).start().await;
         let [request, others] = ["bot", "watch"].map(|key| gate.request("setPoints", key, "memberID=7&amount=3"));
         lowered_and_raised(what, gate, By::Reload, request, others).await;
-    }
-}
-
-#[tokio::test]
-async fn a_strangers_burst_that_is_lowered_and_raised_again_is_no_second_one() {
-    for (what, builder) in everywhere() {
-        let gate = limited(builder, &[MAIN[0], STRANGERS]).start().await;
-        let (request, others) =
-            (Request::post("/getPoints", "memberID=7"), gate.request("getPoints", "watch", "memberID=7"));
-        lowered_and_raised(what, gate, By::Reload, request.key("nobody's key"), others).await;
     }
 }
 
@@ -227,28 +216,6 @@ async fn a_key_that_was_never_asked_with_has_the_burst_that_is_in_force_and_anot
         let old = left(&gate.get_points("bot", "7").await);
         assert!(old < BURST / 2 || begun.elapsed().as_secs() > 2, "{what}: {old} are left after a burst of 1");
     }
-}
-
-#[tokio::test]
-async fn guarantee_6_where_all_ids_of_a_key_file_move_by_one_place_only_the_key_that_gets_a_used_up_ones_id_is_charged()
-{
-    let standard = [("rate", r#""1/m""#), ("burst", "10"), ("daily", "10")];
-    let set = |gate: Builder, (name, value)| gate.set(&format!("limits.tiers.standard.{name}"), value);
-    let gate = standard.into_iter().fold(TestGateway::on(Kind::Builtin), set);
-    let gate = ["k0", "k1", "k2", "k3"].into_iter().fold(gate.keys_in_file(), Builder::key).start().await;
-    for key in ["k1", "k2", "k3"] {
-        gate.get_points(key, "7").await.is("0");
-    }
-    let mut connection = gate.connect().await;
-    assert_eq!(let_in(&mut connection, &gate.request("getPoints", "k0", "memberID=7"), 12).await, 10);
-    let moved = gate.world().keys_without("k0").replace("\"k1\"", "\"k0\"");
-    gate.world().write("keys.toml", moved.replace("\"k2\"", "\"k1\"").replace("\"k3\"", "\"k2\""));
-    eventually(PATIENCE, "the file is in force", async || gate.get_points("k0", "7").await.code() == Some(2)).await;
-    let mut of_each = Vec::new();
-    for key in ["k1", "k2", "k3"] {
-        of_each.push(let_in(&mut connection, &gate.request("getPoints", key, "memberID=7"), 12).await);
-    }
-    assert_eq!(of_each, [0, 9, 9]);
 }
 
 #[tokio::test]

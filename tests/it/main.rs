@@ -68,7 +68,6 @@ mod keys_learned_fair;
 mod keys_learned_waits;
 
 mod handover;
-mod handover_chain;
 mod handover_ends;
 mod handover_load;
 mod handover_peers;
@@ -107,17 +106,14 @@ mod store_refused;
 mod trusted_proxies;
 mod unsent;
 
-mod cluster_away;
 mod cluster_bad_redis;
 mod cluster_clocks;
 mod cluster_days;
 mod cluster_haproxy;
 mod cluster_histories;
 mod cluster_hour;
-mod cluster_in_flight;
-mod cluster_leave;
 mod cluster_limits;
-mod cluster_limits_kept;
+mod cluster_lost_replies;
 mod cluster_status;
 mod cluster_writes;
 mod commands_check;

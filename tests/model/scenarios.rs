@@ -7,90 +7,107 @@ use shuttle::thread;
 use crate::world::{Way, World};
 
 /// Tries of each scenario: enough that each planted bug is found with a wide margin.
-pub const TRIES: usize = 4000;
+const TRIES: usize = 2000;
 
-fn all_of(callers: Vec<Box<dyn FnOnce() + Send>>) {
-    let threads: Vec<_> = callers.into_iter().map(thread::spawn).collect();
+type Call = Box<dyn FnOnce(&Arc<World>) + Send>;
+
+/// One reads with one secret, and another with both, while something else happens. Something is kept before, and everybody
+/// reads afterwards.
+fn beside_readers(way: Way, others: Vec<Call>) {
+    let world = World::new(way);
+    world.get(3, "a");
+    let mut calls: Vec<Call> = vec![
+        Box::new(|world| world.get(1, "a")),
+        Box::new(|world| ["b", "a", "b"].into_iter().for_each(|secret| world.get(2, secret))),
+    ];
+    calls.extend(others);
+    all_of(&world, calls);
+    world.get(3, "a");
+    world.get(4, "b");
+    world.judge();
+}
+
+fn all_of(world: &Arc<World>, calls: Vec<Call>) {
+    let start = |call: Call| {
+        let world = world.clone();
+        thread::spawn(move || call(&world))
+    };
+    let threads: Vec<_> = calls.into_iter().map(start).collect();
     threads.into_iter().for_each(|t| t.join().unwrap());
 }
 
-/// One writes, two read and read again, a fourth reads once.
-pub fn one_writer(way: Way) {
-    let world = World::new(way, false);
-    let reader = |caller: usize, times: usize| {
-        let world = Arc::clone(&world);
-        Box::new(move || (0..times).for_each(|_| world.get(caller, 0))) as Box<dyn FnOnce() + Send>
-    };
-    let w = Arc::clone(&world);
-    let writer = Box::new(move || w.set(0, 5));
-    all_of(vec![writer, reader(1, 2), reader(2, 2), reader(3, 1)]);
-    world.get(4, 0);
+pub fn a_write(way: Way) {
+    beside_readers(way, vec![Box::new(|world| world.set(0, 5))]);
+}
+
+pub fn two_writes_and_a_purge(way: Way) {
+    let purge: Call = Box::new(|world| world.purge());
+    beside_readers(way, vec![Box::new(|world| world.set(0, 5)), Box::new(|world| world.set(5, 6)), purge]);
+}
+
+pub fn a_write_of_unknown_outcome(way: Way) {
+    beside_readers(way, vec![Box::new(|world| world.set_late(0, 5))]);
+}
+
+pub fn a_hand_over(way: Way) {
+    beside_readers(way, vec![Box::new(|world| world.hand_over(0, 5))]);
+}
+
+pub fn a_reload(way: Way) {
+    beside_readers(way, vec![Box::new(|world| world.reload(0, 5))]);
+}
+
+/// Nobody writes: however many read with one secret, and whoever leaves, the origin is asked once for it.
+fn readers_alone() {
+    let world = World::new(Way::Right);
+    let read = |caller: usize| -> Call { Box::new(move |world| world.get(caller, "a")) };
+    all_of(&world, (0..4).map(read).collect());
+    world.judge();
+    assert_eq!(world.questions(), 1);
+}
+
+fn a_caller_that_leaves() {
+    let world = World::new(Way::Right);
+    all_of(&world, vec![Box::new(|world| world.leaves("a")), Box::new(|world| world.get(0, "a"))]);
     world.judge();
 }
 
-/// Two write, one after its own read; two read.
-pub fn two_writers(way: Way) {
-    let world = World::new(way, false);
-    let (a, b, c, d) = (world.clone(), world.clone(), world.clone(), world.clone());
-    all_of(vec![
-        Box::new(move || a.set(0, 5)),
-        Box::new(move || {
-            b.get(1, 0);
-            b.set(1, 6);
-        }),
-        Box::new(move || (0..2).for_each(|_| c.get(2, 0))),
-        Box::new(move || (0..2).for_each(|_| d.get(3, 0))),
-    ]);
-    world.get(4, 0);
-    world.judge();
-}
-
-/// One writes; the readers are of two realms that are one guild's.
-pub fn two_realms(way: Way) {
-    let world = World::new(way, true);
-    let (a, b, c) = (world.clone(), world.clone(), world.clone());
-    all_of(vec![
-        Box::new(move || a.set(0, 5)),
-        Box::new(move || (0..3).for_each(|_| b.get(1, 1))),
-        Box::new(move || (0..3).for_each(|_| c.get(2, 2))),
-    ]);
-    world.get(3, 1);
-    world.get(4, 2);
-    world.judge();
-}
-
-/// Nobody writes: however many read, the origin is asked once.
-pub fn readers_alone() {
-    let world = World::new(Way::Right, false);
-    let reader = |caller: usize| {
-        let world = Arc::clone(&world);
-        Box::new(move || world.get(caller, 0)) as Box<dyn FnOnce() + Send>
-    };
-    all_of((0..4).map(reader).collect());
-    world.judge();
-    assert_eq!(world.requests(), 1, "one request to the origin");
+fn check(scenario: impl Fn() + Copy + Send + Sync + 'static) {
+    shuttle::check_random(scenario, TRIES);
+    shuttle::check_pct(scenario, TRIES, 4);
 }
 
 #[test]
-fn one_writer_and_its_readers_are_linearizable() {
-    shuttle::check_random(|| one_writer(Way::Right), TRIES);
-    shuttle::check_pct(|| one_writer(Way::Right), TRIES, 4);
+fn a_write_and_its_readers_are_linearizable() {
+    check(|| a_write(Way::Right));
 }
 
 #[test]
-fn two_writers_and_their_readers_are_linearizable() {
-    shuttle::check_random(|| two_writers(Way::Right), TRIES);
-    shuttle::check_pct(|| two_writers(Way::Right), TRIES, 4);
+fn two_writes_a_purge_and_their_readers_are_linearizable() {
+    check(|| two_writes_and_a_purge(Way::Right));
 }
 
 #[test]
-fn readers_of_two_realms_of_one_guild_are_linearizable() {
-    shuttle::check_random(|| two_realms(Way::Right), TRIES);
-    shuttle::check_pct(|| two_realms(Way::Right), TRIES, 4);
+fn a_write_of_unknown_outcome_and_its_readers_are_linearizable() {
+    check(|| a_write_of_unknown_outcome(Way::Right));
+}
+
+#[test]
+fn a_hand_over_and_its_readers_are_linearizable() {
+    check(|| a_hand_over(Way::Right));
+}
+
+#[test]
+fn a_reload_and_its_readers_are_linearizable() {
+    check(|| a_reload(Way::Right));
 }
 
 #[test]
 fn readers_alone_ask_one_question() {
-    shuttle::check_random(readers_alone, TRIES);
-    shuttle::check_pct(readers_alone, TRIES, 3);
+    check(readers_alone);
+}
+
+#[test]
+fn a_caller_that_leaves_harms_no_other() {
+    check(a_caller_that_leaves);
 }

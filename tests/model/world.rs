@@ -1,229 +1,241 @@
-//! One member, an origin, and callers whose history is held to what a register may say.
+//! One member of one guild, an origin, two secrets, and callers whose history is held to what a register may say.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use shuttle::sync::Mutex;
-use shuttle::sync::atomic::{AtomicI64, Ordering};
+use shuttle::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use shuttle::thread;
 use stateright::semantics::register::{Register, RegisterOp, RegisterRet};
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester};
 
-use crate::cache::answer_cache::AnswerCache;
-use crate::cache::entry::{Entry, EntryKey, FetchError, FetchResult, FlightKey, Realm};
-use crate::cache::epochs::{Epoch, FlightEpoch, Realms};
-use crate::cache::single_flight::{Joined, Role};
-use crate::cache::{advance_once, join_any, put_unchecked, small_cache};
+use crate::cache::answers::Answers;
+use crate::cache::entry::{Entry, EntryKey, Realm};
+use crate::cache::flights::{FlightKey, Joinable};
+use crate::cache::gate::{Epoch, Realms};
+use crate::cache::{count_write, put_unchecked, small_cache};
 use crate::clock::Tick;
 use crate::config::Freshness;
-use crate::sync::Notify;
-use crate::wire::{Fault, Operation};
+use crate::model::Digest;
+use crate::wire::Operation;
 
-/// How a reader and a writer go about it.
+/// How the gateway goes about it: as it does, or with a bug.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Way {
-    /// As the gateway does.
     #[default]
     Right,
-    /// A write advances the epoch before it asks the origin, and not after.
-    NoSecondAdvance,
-    /// The answer is stored without a look at the epoch.
-    FillWithoutCheck,
-    /// A flight is joined whatever its epoch is.
-    JoinOldFlight,
-    /// Readers treat learned keys of one guild as if they were of two guilds.
-    RealmsTakenAsDisjoint,
-    /// Writers treat learned keys of one guild as if they were of two guilds.
-    WriteOfOneRealm,
+    /// An answer is kept although a write began after it was asked for.
+    KeptAcrossAWrite,
+    /// Under *Ask* a question is joined after it was sent.
+    SentFlightJoined,
+    /// A write moves the epoch and is not counted as under way.
+    NoAskDuringAWrite,
+    /// A write of unknown outcome ends as any other.
+    NoAskAfterAnUnknownOutcome,
+    /// Another process serves, and the gate is not told.
+    NoAskBesideAnotherProcess,
+    /// A write is counted as under way and does not move the epoch.
+    EpochNotMovedAtTheBegin,
+    /// A reload moves the epochs before it swaps the configuration.
+    EpochsMovedBeforeTheSwap,
 }
+
+/// What an answer is kept for, and how long a write of unknown outcome may still take effect.
+const TTL: Duration = Duration::from_secs(30);
+
+type History = LinearizabilityTester<usize, Register<i64>>;
 
 pub struct World {
-    cache: AnswerCache,
-    points: AtomicI64,
-    history: std::sync::Mutex<LinearizabilityTester<usize, Register<i64>>>,
-    /// The epoch before everything: what a caller that looks at none takes.
-    first: FlightEpoch,
-    requests: Mutex<u64>,
-    permits: Permits,
+    cache: Answers<i64>,
+    /// What each origin says; a reload puts the second one in force.
+    origins: [AtomicI64; 2],
+    in_force: AtomicU64,
+    now: AtomicU64,
+    history: std::sync::Mutex<History>,
+    questions: Mutex<u64>,
     way: Way,
-    /// Whether all realms are of one guild, as those of learned keys may be.
-    is_one_guild: bool,
-    /// Steps for which a write that took effect stays unanswered.
-    write_takes: usize,
 }
 
-/// The permits of the origin that are free, and who waits for one.
-struct Permits {
-    free: Mutex<usize>,
-    released: Notify,
-}
-
-/// One of them, released when dropped.
-struct Permit<'p>(&'p Permits);
-
-impl Permits {
-    async fn acquire(&self) -> Result<Permit<'_>, Fault> {
-        loop {
-            let mut released = std::pin::pin!(self.released.notified());
-            released.as_mut().enable();
-            let taken = {
-                let mut free = self.free.lock().unwrap();
-                let taken = *free > 0;
-                *free -= usize::from(taken);
-                taken
-            };
-            if taken {
-                return Ok(Permit(self));
-            }
-            released.await;
-        }
-    }
-}
-
-impl Drop for Permit<'_> {
-    fn drop(&mut self) {
-        *self.0.free.lock().unwrap() += 1;
-        self.0.released.notify_waiters();
-    }
-}
-
-const NOW: Tick = Tick(1);
-/// Fewer than there are readers, and enough for two requests at once.
-const PERMITS: usize = 2;
-const HOUR: Duration = Duration::from_secs(3600);
-
-fn entry_key(realm: u64) -> EntryKey {
-    EntryKey { realm: Realm(realm), member: "7".parse().unwrap(), read: Operation::GetPoints }
+fn member_points() -> EntryKey {
+    EntryKey { realm: Realm(1), member: "7".parse().unwrap(), read: Operation::GetPoints }
 }
 
 impl World {
-    pub fn new(way: Way, is_one_guild: bool) -> Arc<World> {
-        let cache = small_cache(&[0, 1, 2].map(entry_key));
-        let first = cache.epochs().flight_epoch(&entry_key(0), NOW);
+    pub fn new(way: Way) -> Arc<World> {
         Arc::new(World {
-            cache,
-            points: AtomicI64::new(0),
+            cache: small_cache(),
+            origins: [AtomicI64::new(0), AtomicI64::new(0)],
+            in_force: AtomicU64::new(0),
+            now: AtomicU64::new(1),
             history: std::sync::Mutex::new(LinearizabilityTester::new(Register(0))),
-            first,
-            requests: Mutex::new(0),
-            permits: Permits { free: Mutex::new(PERMITS), released: Notify::new() },
+            questions: Mutex::new(0),
             way,
-            is_one_guild,
-            write_takes: if is_one_guild { 4 } else { 0 },
         })
     }
 
-    /// `Caller::realms`.
-    fn realms(&self, at: &EntryKey) -> Realms {
-        if self.is_one_guild { Realms::All } else { Realms::One(at.realm) }
+    fn invoke(&self, caller: usize, call: RegisterOp<i64>) {
+        self.history.lock().unwrap().on_invoke(caller, call).unwrap();
+    }
+
+    fn return_(&self, caller: usize, answer: RegisterRet<i64>) {
+        self.history.lock().unwrap().on_return(caller, answer).unwrap();
+    }
+
+    fn now(&self) -> Tick {
+        Tick(self.now.load(Ordering::SeqCst))
+    }
+
+    fn origin(&self) -> &AtomicI64 {
+        &self.origins[self.in_force.load(Ordering::SeqCst) as usize]
     }
 
     /// `Gateway::write`, its origin a cell.
     pub fn set(&self, caller: usize, points: i64) {
-        self.history.lock().unwrap().on_invoke(caller, RegisterOp::Write(points)).unwrap();
-        if self.way == Way::NoSecondAdvance {
-            advance_once(&self.cache, &entry_key(0));
-            self.points.store(points, Ordering::SeqCst);
-        } else {
-            let at = entry_key(0);
-            let realms = if self.way == Way::WriteOfOneRealm { Realms::One(at.realm) } else { self.realms(&at) };
-            let write = self.cache.begin_write(at.member, &[Operation::GetPoints], realms, HOUR, NOW);
-            self.points.store(points, Ordering::SeqCst);
-            // Its answer is on the way: long where much is to happen before it is there.
-            (0..self.write_takes).for_each(|_| shuttle::thread::yield_now());
-            write.end_settled();
-        }
-        self.history.lock().unwrap().on_return(caller, RegisterRet::WriteOk).unwrap();
+        self.invoke(caller, RegisterOp::Write(points));
+        self.during_a_write(|| {
+            self.origin().store(points, Ordering::SeqCst);
+            for_a_while(); // its answer is on the way
+        });
+        self.return_(caller, RegisterRet::WriteOk);
     }
 
-    /// `Gateway::look_up` and `Gateway::miss`.
-    pub fn get(&self, caller: usize, realm: u64) {
-        self.history.lock().unwrap().on_invoke(caller, RegisterOp::Read).unwrap();
-        let at = entry_key(realm);
-        let entry = match self.cache.get(&at) {
-            Some(entry) => entry,
-            None => self.miss(at).unwrap(),
-        };
-        let points = entry.text.parse().unwrap();
-        self.history.lock().unwrap().on_return(caller, RegisterRet::ReadOk(points)).unwrap();
-    }
-
-    fn miss(&self, at: EntryKey) -> FetchResult {
-        loop {
-            let joined = match self.way {
-                Way::JoinOldFlight => match join_any(&self.cache, at, self.first) {
-                    Role::Leader(leader) => Joined::Leader(leader, None),
-                    Role::Follower(follower) => Joined::Follower(follower),
-                },
-                _ => {
-                    let permit = async { self.permits.acquire().await.map(Some) };
-                    shuttle::future::block_on(self.cache.join_when_ready(
-                        FlightKey::shared(at),
-                        || NOW,
-                        permit,
-                        || self.cache.get(&at).is_some(),
-                    ))
-                    .map_err(FetchError::Fault)?
-                }
-            };
-            match joined {
-                Joined::Stored => {
-                    if let Some(entry) = self.cache.get(&at) {
-                        return Ok(entry);
-                    }
-                }
-                Joined::Follower(follower) => {
-                    if let Some(result) = shuttle::future::block_on(follower.wait()) {
-                        return result;
-                    }
-                }
-                Joined::Leader(leader, permit) => {
-                    if let Some(entry) = self.cache.get(&at).filter(|entry| entry.epoch == leader.epoch().of_answer) {
-                        leader.complete(Ok(entry.clone()));
-                        return Ok(entry);
-                    }
-                    let entry = self.ask(at, leader.epoch().of_answer);
-                    drop(permit);
-                    self.store(at, &entry);
-                    leader.complete(Ok(entry.clone()));
-                    return Ok(entry);
-                }
-            }
-        }
-    }
-
-    fn ask(&self, at: EntryKey, epoch: Epoch) -> Arc<Entry> {
-        *self.requests.lock().unwrap() += 1;
-        let points = self.points.load(Ordering::SeqCst).to_string();
-        shuttle::thread::yield_now(); // its answer is on the way
-        let z = Duration::ZERO;
-        let freshness = Freshness { ttl: HOUR, stale_while_revalidate: z, stale_if_error: z };
-        Arc::new(Entry::new((at, epoch), points.into(), (NOW, NOW), freshness, None))
-    }
-
-    fn store(&self, at: EntryKey, entry: &Arc<Entry>) {
+    fn during_a_write(&self, write: impl FnOnce()) {
+        let (gate, at) = (&self.cache.gate, member_points());
         match self.way {
-            Way::FillWithoutCheck => {
-                // Stamped with the epoch that stands now, as one would who took it too late.
-                let z = Duration::ZERO;
-                let freshness = Freshness { ttl: HOUR, stale_while_revalidate: z, stale_if_error: z };
-                let late = Entry::new((at, self.cache.epoch(&at)), entry.text.clone(), (NOW, NOW), freshness, None);
-                put_unchecked(&self.cache, Arc::new(late));
+            Way::NoAskDuringAWrite => {
+                gate.invalidate_member_in(at.realm, at.member);
+                write();
             }
-            Way::RealmsTakenAsDisjoint => drop(self.cache.insert(at, entry, Realms::One(at.realm), NOW)),
-            Way::Right | Way::NoSecondAdvance | Way::JoinOldFlight | Way::WriteOfOneRealm => {
-                self.cache.insert(at, entry, self.realms(&at), NOW);
+            Way::EpochNotMovedAtTheBegin => {
+                count_write(gate, &at, 1);
+                write();
+                count_write(gate, &at, -1);
+            }
+            _ => {
+                let reads = &[Operation::GetPoints];
+                let guard = gate.begin_write(at.member, reads, Realms::One(at.realm), TTL, self.now());
+                write();
+                guard.end();
             }
         }
+    }
+
+    /// A write whose answer is lost. It takes effect at any time before `TTL` is over, and its caller is told nothing.
+    pub fn set_late(self: &Arc<Self>, caller: usize, points: i64) {
+        self.invoke(caller, RegisterOp::Write(points));
+        let (gate, at) = (&self.cache.gate, member_points());
+        let guard = gate.begin_write(at.member, &[Operation::GetPoints], Realms::One(at.realm), TTL, self.now());
+        let until = self.now().plus(TTL);
+        match self.way {
+            Way::NoAskAfterAnUnknownOutcome => guard.end(),
+            _ => guard.end_unknown(until),
+        }
+        for_a_while();
+        self.origin().store(points, Ordering::SeqCst);
+        self.now.store(until.0, Ordering::SeqCst);
+    }
+
+    /// Another process serves beside this one for a while, and answers a write.
+    pub fn hand_over(&self, caller: usize, points: i64) {
+        let gate = &self.cache.gate;
+        if self.way != Way::NoAskBesideAnotherProcess {
+            gate.not_alone();
+        }
+        for_a_while();
+        self.invoke(caller, RegisterOp::Write(points));
+        self.origin().store(points, Ordering::SeqCst);
+        self.return_(caller, RegisterRet::WriteOk);
+        for_a_while();
+        gate.alone();
+    }
+
+    /// `Gateway::reload` with another origin, which says something else. Who reloads is told when it is done.
+    pub fn reload(&self, caller: usize, points: i64) {
+        self.origins[1].store(points, Ordering::SeqCst);
+        self.invoke(caller, RegisterOp::Write(points));
+        if self.way == Way::EpochsMovedBeforeTheSwap {
+            self.cache.gate.invalidate_all();
+        }
+        self.in_force.store(1, Ordering::SeqCst);
+        if self.way != Way::EpochsMovedBeforeTheSwap {
+            self.cache.gate.invalidate_all();
+        }
+        self.return_(caller, RegisterRet::WriteOk);
+    }
+
+    pub fn purge(&self) {
+        self.cache.gate.invalidate_member(member_points().member);
+    }
+
+    /// `Gateway::read`.
+    pub fn get(self: &Arc<Self>, caller: usize, secret: &str) {
+        self.invoke(caller, RegisterOp::Read);
+        let points = self.read(Digest::of(secret.as_bytes()));
+        self.return_(caller, RegisterRet::ReadOk(points));
+    }
+
+    fn read(self: &Arc<Self>, secret: Digest) -> i64 {
+        let at = member_points();
+        let gate = self.cache.gate.state(&at, self.now());
+        if let Some(entry) = gate.epoch().and_then(|epoch| self.cache.get(&at, epoch)) {
+            return entry.text.parse().unwrap();
+        }
+        let flight = FlightKey { secret, entry: at, gate };
+        let (question, _) = self.cache.flights.join(flight, |joinable| self.clone().ask(flight, joinable));
+        shuttle::future::block_on(question)
+    }
+
+    /// `Gateway::ask` and `Gateway::fetch`.
+    async fn ask(self: Arc<Self>, FlightKey { entry: at, gate, .. }: FlightKey, joinable: Joinable<i64>) -> i64 {
+        shuttle::future::yield_now().await; // it waits for a place
+        if let Some(entry) = gate.epoch().and_then(|epoch| self.cache.get(&at, epoch)) {
+            return entry.text.parse().unwrap();
+        }
+        let origin = self.origin();
+        if self.way != Way::SentFlightJoined {
+            joinable.sent();
+        }
+        *self.questions.lock().unwrap() += 1;
+        let points = origin.load(Ordering::SeqCst);
+        for_a_while(); // its answer is on the way
+        let gate_now = self.cache.gate.state(&at, self.now());
+        if self.way == Way::KeptAcrossAWrite {
+            put_unchecked(&self.cache, &entry(at, gate_now.epoch().unwrap_or_default(), points));
+        } else if let Some(epoch) = gate.epoch() {
+            self.cache.insert(&entry(at, epoch, points), gate_now);
+        }
+        points
     }
 
     /// Panics where no order of the calls explains what the callers were told.
     pub fn judge(&self) {
         let history = self.history.lock().unwrap().clone();
         assert!(history.is_consistent(), "not linearizable: {history:#?}");
-        assert!(!self.cache.is_in_flight(&FlightKey::shared(entry_key(0))), "a flight was left behind");
+        assert_eq!(self.cache.flights.count(), 0, "a flight was left behind");
     }
 
-    pub fn requests(&self) -> u64 {
-        *self.requests.lock().unwrap()
+    /// How often the origin was asked.
+    pub fn questions(&self) -> u64 {
+        *self.questions.lock().unwrap()
     }
+
+    /// Callers that leave while they wait: the first one drives the question for a while and is gone.
+    pub fn leaves(self: &Arc<Self>, secret: &str) {
+        let (at, secret) = (member_points(), Digest::of(secret.as_bytes()));
+        let flight = FlightKey { secret, entry: at, gate: self.cache.gate.state(&at, self.now()) };
+        let (question, _) = self.cache.flights.join(flight, |joinable| self.clone().ask(flight, joinable));
+        let _ = question.now_or_never();
+    }
+}
+
+/// Others may do much meanwhile.
+fn for_a_while() {
+    (0..20).for_each(|_| thread::yield_now());
+}
+
+fn entry(at: EntryKey, epoch: Epoch, points: i64) -> Arc<Entry> {
+    let freshness =
+        Freshness { ttl: 100 * TTL, stale_while_revalidate: Duration::ZERO, stale_if_error: Duration::ZERO };
+    Arc::new(Entry::new((at, epoch), points.to_string().into(), Tick(1), freshness, None))
 }

@@ -293,7 +293,6 @@ fn nodes(shared: &Shared) -> Markup {
                 td.number { (rough(Duration::from_millis(node.uptime_ms))) }
                 td.number { (rough(Duration::from_millis(node.age_ms))) " ago" }
                 td.number { (node.writes_in_words()) }
-                td.number { (node.held_tokens) }
             }
         }
     };
@@ -306,7 +305,6 @@ fn nodes(shared: &Shared) -> Markup {
         Number("Up for"),
         Number("Heard"),
         Number("Writes heard"),
-        Number("Tokens held"),
     ];
     html! {
         h2 { "Nodes" }

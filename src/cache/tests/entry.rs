@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::cache::Epochs;
+use crate::cache::Epoch;
 use crate::cache::entry::*;
 use crate::cache::index::Index;
 use crate::clock::Tick;
@@ -21,7 +21,7 @@ fn entry_of(member: MemberId, expires: Option<i64>) -> Entry {
     let s = Duration::from_secs;
     let freshness = Freshness { ttl: s(10), stale_while_revalidate: s(5), stale_if_error: s(60) };
     let key = EntryKey { realm: Realm(1), member, read: Operation::GetPoints };
-    Entry::new((key, Epochs::default().epoch(&key)), "3".into(), (Tick(0), Tick(0)), freshness, expires)
+    Entry::new((key, Epoch::default()), "3".into(), Tick(0), freshness, expires)
 }
 
 fn at(seconds: u64) -> Tick {

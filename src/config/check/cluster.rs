@@ -7,9 +7,6 @@ use crate::config::file::{ClusterFile, OriginFile, OriginKindFile, WhenAwayFile}
 use crate::config::redis::{RedisAt, RedisServers};
 use crate::config::usable::{Cluster, WhenAway};
 
-/// Leases: long enough for a turn of a slow Redis, short enough that what a crashed node held is free again soon.
-const LEASE: std::ops::RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(60);
-
 /// The longest wait of a request for Redis.
 const MAX_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -19,7 +16,7 @@ const MAX_NAME: usize = 64;
 impl Checker<'_> {
     pub(super) fn cluster(&mut self, file: &ClusterFile, origin: &OriginFile) -> Option<Cluster> {
         let Some(secret) = &file.redis else {
-            for name in ["node", "prefix", "timeout", "when_away", "nodes", "lease", "replicas"] {
+            for name in ["node", "prefix", "timeout", "when_away", "nodes", "replicas"] {
                 let path = format!("cluster.{name}");
                 if self.places.is_given(&path) {
                     self.warning(&path, "has no effect without `cluster.redis`");
@@ -46,16 +43,13 @@ impl Checker<'_> {
         if timeout > MAX_TIMEOUT {
             self.fault("cluster.timeout", "must be at most 1s, since a request waits for so long");
         }
-        if !LEASE.contains(&file.lease.0) {
-            self.fault("cluster.lease", "must be from 2s to 60s");
-        }
         let when_away = match file.when_away {
             WhenAwayFile::Share => WhenAway::Share,
             WhenAwayFile::Local => WhenAway::Local,
             WhenAwayFile::Refuse => WhenAway::Refuse,
         };
-        let (prefix, lease) = (file.prefix.clone(), file.lease.0);
-        Some(Cluster { redis, node, prefix, timeout, when_away, nodes: file.nodes.max(1), lease, replicas })
+        let prefix = file.prefix.clone();
+        Some(Cluster { redis, node, prefix, timeout, when_away, nodes: file.nodes.max(1), replicas })
     }
 
     /// How many replicas must have a notice of a write; `None`: the nodes hear of writes by the store.

@@ -28,9 +28,7 @@ pub struct ClusterFile {
     /// With "share": by how many nodes a limit is divided at least.
     #[schemars(range(min = 1, max = MAX_NODES))]
     pub nodes: u32,
-    /// For how long a node holds tokens that it has not spent.
-    pub lease: HumanDuration,
-    /// Replicas that must have a notice before a write begins.
+    /// Replicas that must have a notice before a write is answered.
     #[schemars(range(max = 10))]
     pub replicas: u32,
 }
@@ -44,7 +42,6 @@ impl Default for ClusterFile {
             timeout: HumanDuration::millis(50),
             when_away: WhenAwayFile::Share,
             nodes: 1,
-            lease: HumanDuration::secs(10),
             replicas: 0,
         }
     }

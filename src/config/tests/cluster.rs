@@ -44,7 +44,7 @@ fn a_cluster_is_checked_and_shown_without_its_password() {
         ("node = \"a:b\"", "cluster.node"),
         ("prefix = \"\"", "cluster.prefix"),
         ("timeout = \"2s\"", "cluster.timeout"),
-        ("lease = \"1s\"", "cluster.lease"),
+        ("lease = \"10s\"", "cluster.lease"),
         ("redis = \"redsi://:hunter2@h\"", "cluster.redis"),
         ("redis = \"env:NOWHERE\"", "cluster.redis"),
     ] {

@@ -83,7 +83,7 @@ fn every_commented_name_is_accepted() {
             "cluster.timeout",
         ]
     );
-    let cluster = ["redis", "node", "prefix", "when_away", "nodes", "lease"];
+    let cluster = ["redis", "node", "prefix", "when_away", "nodes"];
     assert_eq!(warnings(&uncommented(&cluster)), Vec::<String>::new());
     assert_eq!(warnings(&uncommented(&["redis"])), ["cluster.nodes"]);
 }

@@ -21,33 +21,33 @@ async fn a_list_that_was_begun_before_another_is_in_force_before_it() {
 async fn what_was_heard_of_while_keys_were_listed_for_a_reload_is_doubted_until_it_is_read() {
     let w = TestGateway::new(PLENTY).await;
     let config = config::load_str(PLENTY, w._folder.path(), "test").unwrap().config;
+    w.gateway.follower.feed_was_read(w.gateway.core.now());
     let older = w.gateway.follower.load_keys(None).await.unwrap();
-    w.gateway.follower.parts().0.keys_changed();
+    w.gateway.follower.keys_changed();
     let origin = w.gateway.state().origin.clone();
     w.gateway.reload(config, origin, NewKeys::Store(older));
+    w.gateway.follower.feed_was_read(w.gateway.core.now());
     w.advance(1);
-    w.gateway.follower.parts().0.feed_was_read(w.gateway.core.now(), w.gateway.core.now());
+    w.gateway.follower.feed_was_read(w.gateway.core.now());
+    let state = w.gateway.state().clone();
     assert!(
-        w.gateway.follower.parts().0.expire_keys(w.gateway.core.now()),
+        w.gateway.follower.keys_are_stale(&state, w.gateway.core.now()),
         "the reload's list was believed to have the change in it"
     );
 }
 
 #[tokio::test]
-async fn while_nothing_is_heard_keys_are_read_again_once_they_are_old_and_not_at_each_look() {
+async fn keys_become_stale_while_the_feed_is_silent_and_usable_again_with_the_next_read() {
     let w = TestGateway::new(PLENTY).await;
-    let is_asked_for = || w.gateway.follower.parts().1.notified().now_or_never().is_some();
-    w.gateway.follower.feed_is_silent();
-    assert!(!is_asked_for(), "they were read just now");
-    w.gateway.clock().advance(Duration::from_millis(300));
-    w.gateway.follower.feed_is_silent();
-    assert!(is_asked_for());
-    let fresh = w.gateway.follower.load_keys(None).await.unwrap();
-    w.gateway.follower.feed_is_silent();
-    assert!(!is_asked_for(), "they are being read");
-    w.gateway.follower.apply_keys(fresh);
-    w.gateway.follower.feed_is_silent();
-    assert!(!is_asked_for(), "they were read just now");
+    let is_refused =
+        async || w.ask("getPoints", "k1", "memberID=7").await.answer == Err(Fault::Unavailable { retry_after: 1 });
+    w.gateway.follower.feed_was_read(w.gateway.core.now());
+    w.gateway.clock().advance(Duration::from_millis(949));
+    assert!(!is_refused().await);
+    w.gateway.clock().advance(Duration::from_millis(2));
+    assert!(is_refused().await);
+    w.gateway.follower.feed_was_read(w.gateway.core.now());
+    assert!(!is_refused().await);
 }
 
 /// A key file with these keys.

@@ -1,7 +1,6 @@
 //! The table of keys: look-ups, and what passes from one table to the next.
 
-mod carry_over;
-mod promise;
+mod budgets;
 mod table;
 
 use std::num::NonZeroU32;
@@ -10,7 +9,7 @@ use std::sync::Arc;
 use crate::clock::Tick;
 use crate::config::{Limits, Rate, Tier};
 use crate::keys::{KeyTable, ListedKey};
-use crate::limits::LimitQuery;
+use crate::limits::{DecidedBy, LimitQuery};
 use crate::model::{Digest, Scope};
 use crate::wire::Operation;
 
@@ -38,7 +37,7 @@ fn listed(id: &str, secret: &str) -> ListedKey {
 }
 
 fn table_at(listed: Vec<ListedKey>, burst: u32, before: &KeyTable, second: u64) -> KeyTable {
-    KeyTable::new(listed, &limits(burst), before, || Tick(second * SECOND), 0)
+    KeyTable::new(listed, &limits(burst), before, Tick(second * SECOND), 0)
 }
 
 fn first_table(listed: Vec<ListedKey>, burst: u32) -> KeyTable {
@@ -49,14 +48,9 @@ fn never() -> i64 {
     unreachable!("the wall clock is read only for keys that expire")
 }
 
-/// How many requests a key's limits let in, at a second.
-fn let_in(key_table: &KeyTable, secret: &str, second: u64) -> usize {
-    let_in_of(key_table, secret, second, 100)
-}
-
-/// The same of so many requests.
-fn let_in_of(key_table: &KeyTable, secret: &str, second: u64, requests: usize) -> usize {
+/// How many of so many requests a key's limits let in, at a second.
+fn let_in(key_table: &KeyTable, secret: &str, second: u64, requests: usize) -> usize {
     let key = key_table.find(&Digest::of(secret.as_bytes()), never).unwrap();
     let ask = LimitQuery { operation: Operation::GetPoints, in_flight: 0, now: Tick(second * SECOND) };
-    (0..requests).filter(|_| key.policy.decide(&key.buckets, &key.usage, ask, || 0).over.is_none()).count()
+    (0..requests).filter(|_| key.budget.decide(&key.policy, ask, DecidedBy::ALONE, || 0).over.is_none()).count()
 }

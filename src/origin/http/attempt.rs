@@ -118,8 +118,7 @@ fn judge(operation: Operation, header: &AnswerHeader, body: &[u8]) -> Result<Arc
         Err(_) => {
             let retry_after = header.retry_after.unwrap_or(RETRY_AFTER);
             Err(match header.status {
-                429 => Fault::LimitedByOrigin { retry_after },
-                503 => Fault::Unavailable { retry_after },
+                429 | 503 => Fault::Unavailable { retry_after },
                 _ => Fault::NoUsableAnswer,
             })
         }
@@ -142,7 +141,7 @@ mod tests {
             let answer = judge(POINTS, &header(503, given), b"busy");
             assert_eq!(answer, Err(Fault::Unavailable { retry_after }));
             let answer = judge(POINTS, &header(429, given), b"busy");
-            assert_eq!(answer, Err(Fault::LimitedByOrigin { retry_after }));
+            assert_eq!(answer, Err(Fault::Unavailable { retry_after }));
         }
     }
 

@@ -17,7 +17,6 @@ mod tls;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use attempt::{Attempt, AttemptLimits, NoAnswer, attempt};
 use backend::{Backend, PreparedUpstream};
@@ -28,7 +27,7 @@ use health::HealthState;
 use http::Uri;
 use permits::FairSemaphore;
 
-use super::{MaySend, OriginRequest};
+use super::OriginRequest;
 use crate::clock::{Clock, Tick};
 use crate::config::Upstreams;
 use crate::telemetry::UpstreamUse;
@@ -85,16 +84,12 @@ impl HttpOrigin {
         self.settings == *settings && self.tls == *tls
     }
 
-    pub(super) async fn permit(&self, owner: Owner, waited: Duration, id: RequestId) -> Result<Permit, Fault> {
-        let permit = self.permits.acquire(owner, self.settings.queue_timeout.saturating_sub(waited)).await;
+    pub(super) async fn permit(&self, owner: Owner, id: RequestId) -> Result<Permit, Fault> {
+        let permit = self.permits.acquire(owner, self.settings.queue_timeout).await;
         permit.ok_or_else(|| {
             tracing::warn!(request_id = %id, "no place at the origin became free within origin.queue_timeout, or too many requests wait");
             Fault::Unavailable { retry_after: RETRY_AFTER }
         })
-    }
-
-    pub(super) fn try_permit(&self, owner: Owner) -> Option<Permit> {
-        self.permits.try_acquire(owner)
     }
 
     pub(super) fn activate(&self) {
@@ -103,14 +98,10 @@ impl HttpOrigin {
     }
 
     /// Sends a request that has a permit. `origin.timeout` begins here.
-    pub(super) async fn send(
-        &self,
-        request: &OriginRequest<'_>,
-        may_send: MaySend<'_>,
-    ) -> (Result<Arc<str>, Fault>, Option<UpstreamUse>) {
+    pub(super) async fn send(&self, request: &OriginRequest<'_>) -> (Result<Arc<str>, Fault>, Option<UpstreamUse>) {
         let list = self.backends.list();
         let mut current = None;
-        let attempts = self.attempts(request, may_send, &list, &mut current);
+        let attempts = self.attempts(request, &list, &mut current);
         let answered = tokio::time::timeout(self.settings.timeout, attempts).await;
         let answer = answered.unwrap_or_else(|_| {
             if let Some((backend, since)) = current {
@@ -138,7 +129,6 @@ impl HttpOrigin {
     async fn attempts<'l>(
         &self,
         request: &OriginRequest<'_>,
-        may_send: MaySend<'_>,
         list: &'l BackendList,
         current: &mut Option<(&'l Backend, Tick)>,
     ) -> Result<Arc<str>, Fault> {
@@ -157,7 +147,7 @@ impl HttpOrigin {
             let backend = &*list[at];
             let _counted = backend.count_request();
             let began = self.clock.now();
-            let before = current.replace((backend, began));
+            *current = Some((backend, began));
             let span_id = fastrand::u64(1..); // 0 is no id
             #[cfg(feature = "otlp")]
             begin_span(request, backend, span_id, began);
@@ -181,12 +171,6 @@ impl HttpOrigin {
                     continue;
                 }
             };
-            // This request has waited, for a connection or in an attempt before.
-            let has_waited = before.is_some() || !was_idle;
-            if has_waited && let Err(refused) = may_send() {
-                *current = before; // this one was not asked
-                return Err(refused);
-            }
             match attempt(backend, connection, (request, span_id), self.attempt_limits(list)).await {
                 Attempt::Answered(answer) => {
                     backend.answers.observe(self.clock.now().since(began).as_secs_f64());

@@ -1,128 +1,218 @@
 //! The hand-over from one process to the next (`server.handover`). A process that starts is the *successor* of the one
-//! that serves, its *predecessor*: `predecessor` is the connection to the process before this one, `successor` the
-//! connection to the process after it. A process may have both at once.
+//! that serves, its *predecessor*. While both live, neither answers from memory nor keeps anything (`gateway::Alone`),
+//! so they tell each other nothing of their writes.
 //!
 //! ```text
 //! successor                            predecessor
 //!   Hello            ──────────────▶
-//!                    ◀──────────────   Socket (each listening socket), SocketsSent
-//!   opens and reads everything
+//!                    ◀──────────────   Sockets
+//!   opens and reads everything,
+//!   answers from the origin only
 //!   Ready            ──────────────▶
 //!                                      answers from the origin only
-//!                    ◀──────────────   Accept
-//!   accepts
+//!                    ◀──────────────   Yours
 //!   Accepting        ──────────────▶
-//!                    ◀──────────────   Committed
-//!   publishes its own socket          accepts no more, and drains
-//!                    ◀──────────────   WriteBegun, WriteEnded: for each write that still reaches the predecessor
-//!   Acknowledged     ──────────────▶
+//!   accepts                            accepts no more, and drains
+//!                    ◀──────────────   Done: no write is under way, and none can begin
+//!   answers from memory
 //! ```
 //!
-//! Until Committed, the predecessor goes on serving if the successor fails, dies or stalls. The successor accepts after
-//! Accept and not before Ready: while two processes serve, each write must be known to both caches, which is slow.
+//! A conversation that ends before Accepting means that the successor never served: the predecessor goes on as before.
+//! One that ends after it without Done leaves the successor in the dark about writes that may still take effect, so it
+//! keeps nothing for one `points.ttl`.
 
 mod message;
 mod predecessor;
 mod socket;
-mod successor;
 
+use std::convert::Infallible;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 
-use message::MESSAGE_TIMEOUT;
+use message::{MESSAGE_TIMEOUT, Message, READY_TIMEOUT, VERSION, unexpected};
 
 pub(super) use predecessor::Predecessor;
-pub use socket::{Frame, HandoverListener, PeerConnection, PeerSender};
+pub use socket::{HandoverListener, PeerConnection, Received};
 
 use super::{ProcessError, StopReason, systemd};
-use crate::edge::{Listener, ListeningSocket};
-use crate::gateway::Gateway;
+use crate::edge::ListeningSocket;
+use crate::gateway::{Alone, Gateway};
+use crate::model::MemberId;
+
+/// How long to wait after a connection could not be accepted, for example at the limit of open files.
+const ACCEPT_RETRY: Duration = Duration::from_secs(1);
+
+const BUSY: &str = "another process is taking over, or has taken over; look at its log and try again";
+const NOT_ALONE: &str = "the server before this one still answers callers, for server.drain_timeout at most; try again";
 
 /// What this process needs to hand over: its own socket, not published yet, and its listening sockets.
 pub(super) struct Handover {
     listener: HandoverListener,
     sockets: Vec<ListeningSocket>,
+    schema: i64,
 }
 
-/// The tasks of the hand-over in a process that serves.
-pub(super) struct HandoverTasks {
-    ended: oneshot::Receiver<StopReason>,
-    /// Runs until the predecessor has ended.
-    predecessor: Option<JoinHandle<()>>,
-    successor: JoinHandle<()>,
-    /// Whether it is decided which of the two processes serves.
-    is_decided: watch::Receiver<bool>,
-    /// Whether a successor is being given the sockets.
-    is_in_progress: Arc<AtomicBool>,
+/// The hand-over in a process that serves.
+pub(super) struct HandoverTask {
+    handed_over: oneshot::Receiver<PeerConnection>,
+    task: JoinHandle<()>,
+    successor: Option<PeerConnection>,
 }
 
 impl Handover {
-    pub(super) fn prepare(path: &Path, listeners: &[Listener]) -> Result<Self, ProcessError> {
-        let failed = |e: io::Error| ProcessError::Failed(format!("{} cannot be server.handover: {e}", path.display()));
-        let sockets = listeners.iter().map(Listener::share).collect::<io::Result<_>>().map_err(failed)?;
-        Ok(Handover { listener: HandoverListener::prepare(path).map_err(failed)?, sockets })
+    pub(super) fn prepare(path: &Path, sockets: Vec<ListeningSocket>, schema: i64) -> Result<Self, ProcessError> {
+        let listener = HandoverListener::prepare(path)
+            .map_err(|e| ProcessError::Failed(format!("{} cannot be server.handover: {e}", path.display())))?;
+        Ok(Handover { listener, sockets, schema })
     }
 
-    /// Completes the take-over from the predecessor, and then waits for a successor.
-    pub(super) fn start(self, predecessor: Option<Predecessor>, gateway: Arc<Gateway>) -> HandoverTasks {
-        let (end, ended) = oneshot::channel();
-        let (commit, committed) = oneshot::channel();
-        let from = predecessor.as_ref().map(Predecessor::pid);
-        let predecessor = predecessor.map(|p| tokio::spawn(p.follow(gateway.clone(), commit)));
-        let is_in_progress = Arc::new(AtomicBool::new(false));
-        let in_progress = is_in_progress.clone();
-        let (decided, is_decided) = watch::channel(false);
-        let successor = tokio::spawn(async move {
-            if let Some(from) = from {
-                if let Ok(Err(reason)) = committed.await {
-                    // The predecessor goes on serving, and neither process learns of the other's writes.
-                    gateway.handover.stop_caching_and_writing();
-                    let _ = end.send(StopReason::TakeOverFailed { reason }); // fails if this process is stopping
-                    return;
-                }
-                systemd::main_process_changed();
-                tracing::info!(from, "took over");
-            }
-            decided.send_replace(true);
-            successor::run(self, gateway, end, in_progress).await;
-        });
-        HandoverTasks { ended, predecessor, successor, is_decided, is_in_progress }
+    /// Waits until this process is alone, and then for a successor.
+    pub(super) fn start(self, predecessor: Option<Predecessor>, gateway: Arc<Gateway>) -> HandoverTask {
+        if let Some(predecessor) = &predecessor {
+            systemd::main_process_changed();
+            tracing::info!(from = predecessor.pid(), "took over");
+        }
+        let (hand_over, handed_over) = oneshot::channel();
+        let task = tokio::spawn(self.run(predecessor, gateway, hand_over));
+        HandoverTask { handed_over, task, successor: None }
+    }
+
+    /// Ends with the process, or where no successor can connect.
+    async fn run(
+        mut self,
+        predecessor: Option<Predecessor>,
+        gateway: Arc<Gateway>,
+        hand_over: oneshot::Sender<PeerConnection>,
+    ) {
+        let path = self.listener.path().display().to_string();
+        let published = self.listener.publish();
+        let listener = &self.listener;
+        if let Some(predecessor) = predecessor {
+            let unsettled = or_refuse(predecessor.done(), listener, NOT_ALONE).await;
+            gateway.alone.end(unsettled);
+            tracing::info!(from = predecessor.pid(), "the predecessor answers no more requests");
+        }
+        if let Err(error) = published {
+            tracing::error!(%error, %path, "cannot listen on server.handover; no other process can take over");
+            return;
+        }
+        let successor = loop {
+            let Some(peer) = accept(listener).await else { continue };
+            let to = peer.pid();
+            tracing::info!(to, "a process asks to take over");
+            let Err(error) = or_refuse(self.give(&peer, &gateway.alone), listener, BUSY).await else { break peer };
+            tracing::warn!(to, %error, "the other process did not take over; this one goes on as before");
+            refuse(&peer, &format!("the process that serves goes on: {error}"));
+        };
+        // Open copies would keep the addresses in use as long as this process drains.
+        self.sockets.clear();
+        let _ = hand_over.send(successor); // fails if this process is stopping
+        match refuse_others(&self.listener, BUSY).await {}
+    }
+
+    /// Gives the successor the addresses. Once this returns `Ok`, they are its own; until then it has accepted nothing.
+    async fn give(&self, peer: &PeerConnection, alone: &Alone) -> io::Result<()> {
+        let (hello, _) = peer.hear(MESSAGE_TIMEOUT).await?;
+        let Message::Hello { version, schema } = hello else { return Err(unexpected(&hello)) };
+        if (version, schema) != (VERSION, self.schema) {
+            return Err(io::Error::other(format!(
+                "it hands over by version {VERSION} for schema {} of the store, and the new one by version {version} for \
+                 schema {schema}; stop it, and start the new one",
+                self.schema
+            )));
+        }
+        let names = self.sockets.iter().map(|socket| socket.name().to_owned()).collect();
+        let sockets: Vec<BorrowedFd<'_>> = self.sockets.iter().map(ListeningSocket::socket).collect();
+        peer.say(&Message::Sockets { names }, &sockets)?;
+        peer.expect(Message::Ready, READY_TIMEOUT).await?;
+        alone.begin();
+        let result = give_way(peer).await;
+        if result.is_err() {
+            alone.end(Some(Vec::new()));
+        }
+        result
     }
 }
 
-impl HandoverTasks {
+/// Lets the successor accept, and waits until it does.
+async fn give_way(peer: &PeerConnection) -> io::Result<()> {
+    peer.say(&Message::Yours, &[])?;
+    match peer.expect(Message::Accepting, MESSAGE_TIMEOUT).await {
+        Err(late) if late.kind() == io::ErrorKind::TimedOut => {
+            // It cannot send the message any more, and may have sent it just now.
+            peer.end_receiving()?;
+            peer.expect(Message::Accepting, MESSAGE_TIMEOUT).await.map_err(|_| late)
+        }
+        result => result,
+    }
+}
+
+impl HandoverTask {
     /// Waits until another process serves the addresses.
     pub(super) async fn ended(&mut self) -> StopReason {
-        if !self.ended.is_terminated()
-            && let Ok(reason) = (&mut self.ended).await
+        if !self.handed_over.is_terminated()
+            && let Ok(successor) = (&mut self.handed_over).await
         {
-            return reason;
+            let to = successor.pid();
+            self.successor = Some(successor);
+            return StopReason::HandedOver { to };
         }
         // No successor can connect.
         std::future::pending().await
     }
 
-    /// Whether the predecessor has ended. Until then it reports writes, which this process passes on to its successor.
-    pub(super) fn predecessor_has_ended(&self) -> bool {
-        self.predecessor.as_ref().is_none_or(JoinHandle::is_finished)
+    /// Accepts no successor any more, and closes this task's copies of the listening sockets. A successor that is amid a
+    /// hand-over takes this process for one that has ended.
+    pub(super) async fn close(&mut self) {
+        self.task.abort();
+        let _ = (&mut self.task).await; // it was aborted
     }
 
-    /// Accepts no successor any more, and closes this task's copies of the listening sockets. A hand-over in progress
-    /// goes on: as long as this process has callers, both processes must know of each write. Whether this process has
-    /// taken over is decided first, since it accepts connections already.
-    pub(super) async fn close(&mut self) {
-        // It ends by itself: the predecessor is given `MESSAGE_TIMEOUT` for each message.
-        let _ = timeout(MESSAGE_TIMEOUT, self.is_decided.wait_for(|is_decided| *is_decided)).await;
-        if self.is_in_progress.load(Ordering::SeqCst) {
-            return;
+    /// Tells the successor, if there is one, that it is alone.
+    pub(super) fn done(&mut self, unsettled: Option<Vec<MemberId>>) {
+        let unsettled = unsettled.map(|members| members.into_iter().map(MemberId::get).collect());
+        if let Some(successor) = self.successor.take() {
+            let _ = successor.say(&Message::Done { unsettled }, &[]); // it may have ended
         }
-        self.successor.abort();
-        let _ = (&mut self.successor).await; // it was aborted
     }
+}
+
+async fn accept(listener: &HandoverListener) -> Option<PeerConnection> {
+    match listener.accept().await {
+        Ok(peer) => Some(peer),
+        Err(error) => {
+            tracing::warn!(%error, path = %listener.path().display(), "cannot accept a connection at server.handover");
+            tokio::time::sleep(ACCEPT_RETRY).await;
+            None
+        }
+    }
+}
+
+/// Waits for this, and refuses every process that connects meanwhile.
+async fn or_refuse<T>(wait: impl Future<Output = T>, listener: &HandoverListener, why: &str) -> T {
+    tokio::select! {
+        result = wait => result,
+        never = refuse_others(listener, why) => match never {},
+    }
+}
+
+/// Refuses every process that connects, for ever.
+async fn refuse_others(listener: &HandoverListener, why: &str) -> Infallible {
+    loop {
+        let Some(peer) = accept(listener).await else { continue };
+        // Its message is read first: closing a connection with unread data is reported before the refusal.
+        if peer.hear(MESSAGE_TIMEOUT).await.is_ok() {
+            refuse(&peer, why);
+        }
+    }
+}
+
+fn refuse(peer: &PeerConnection, why: &str) {
+    let _ = peer.say(&Message::Refused { why: why.to_owned() }, &[]); // it may have ended
 }

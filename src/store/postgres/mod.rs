@@ -185,7 +185,7 @@ fn refuse_beside_others(conn: &mut PgConn, at: &PostgresAt) -> Result<(), StoreE
 }
 
 /// The version of the schema that this binary knows.
-fn newest() -> i64 {
+pub(super) fn newest() -> i64 {
     newest_version(&embedded::migrations::runner())
 }
 

@@ -34,9 +34,4 @@ impl TcpEntry {
     pub fn is_established(&self) -> bool {
         self.state == 1
     }
-
-    /// Whether it has been asked for, and not been accepted.
-    pub fn is_connecting(&self) -> bool {
-        self.state == 2
-    }
 }

@@ -12,13 +12,14 @@ use parking_lot::Mutex;
 use queue::{FairQueue, Ticket};
 use tokio::sync::oneshot;
 
-use crate::limits::{UsageId, network};
+use crate::limits::network;
+use crate::model::KeyId;
 
 /// Whose requests share the limit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
-    /// A key, with either of its secrets and under whatever id.
-    Key(UsageId),
+    /// A key, with either of its secrets.
+    Key(KeyId),
     /// The network of a caller whose key is not proven (`keys.source = "origin"`).
     Address(u64),
 }
@@ -50,11 +51,6 @@ pub struct Permit {
 impl FairSemaphore {
     pub(super) fn new(max: usize) -> Arc<Self> {
         Arc::new(FairSemaphore { queue: Mutex::new(FairQueue::new(max)) })
-    }
-
-    /// A permit, if `owner` may have one now.
-    pub(super) fn try_acquire(self: &Arc<Self>, owner: Owner) -> Option<Permit> {
-        self.queue.lock().try_acquire(&owner).then(|| self.permit(owner))
     }
 
     /// A permit, now or when it is `owner`'s turn; `None` if that takes longer than `timeout`, or too many wait.

@@ -1,6 +1,7 @@
 //! Tests of waiting for a permit: a permit that is released wakes the right waiter, and a waiter that times out, gives
 //! up or is evicted leaves no permit and no entry behind.
 
+use futures_util::FutureExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
@@ -8,7 +9,7 @@ use super::*;
 const LONG: Duration = Duration::from_secs(60);
 
 fn key(name: &str) -> Owner {
-    Owner::Key(UsageId(Arc::new(name.bytes().fold(0, |id, byte| id << 8 | u64::from(byte)))))
+    Owner::Key(name.into())
 }
 
 /// How many wait now.
@@ -20,6 +21,10 @@ fn is_idle(semaphore: &FairSemaphore) -> bool {
     semaphore.queue.lock().is_idle()
 }
 
+fn held(semaphore: &Arc<FairSemaphore>, owner: &str) -> Permit {
+    semaphore.acquire(key(owner), LONG).now_or_never().unwrap().unwrap()
+}
+
 async fn until_waiting(semaphore: &FairSemaphore, count: usize) {
     while waiting(semaphore) != count {
         tokio::task::yield_now().await;
@@ -29,7 +34,7 @@ async fn until_waiting(semaphore: &FairSemaphore, count: usize) {
 #[tokio::test]
 async fn a_permit_that_is_released_wakes_a_waiter() {
     let semaphore = FairSemaphore::new(1);
-    let held = semaphore.try_acquire(key("a")).unwrap();
+    let held = held(&semaphore, "a");
     let waits = tokio::spawn({
         let semaphore = semaphore.clone();
         async move { semaphore.acquire(key("b"), LONG).await.is_some() }
@@ -43,7 +48,7 @@ async fn a_permit_that_is_released_wakes_a_waiter() {
 #[tokio::test(start_paused = true)]
 async fn a_waiter_that_times_out_leaves() {
     let semaphore = FairSemaphore::new(1);
-    let held = semaphore.try_acquire(key("a")).unwrap();
+    let held = held(&semaphore, "a");
     assert!(semaphore.acquire(key("b"), Duration::ZERO).await.is_none());
     assert!(semaphore.acquire(key("b"), Duration::from_secs(1)).await.is_none());
     assert_eq!(waiting(&semaphore), 0);
@@ -54,7 +59,7 @@ async fn a_waiter_that_times_out_leaves() {
 #[tokio::test]
 async fn an_evicted_waiter_waits_no_longer() {
     let semaphore = FairSemaphore::new(1);
-    let _held = semaphore.try_acquire(key("a")).unwrap();
+    let _held = held(&semaphore, "a");
     let waits = tokio::spawn({
         let semaphore = semaphore.clone();
         async move { semaphore.acquire(Owner::Address(1), LONG).await.is_some() }
@@ -70,7 +75,7 @@ async fn an_evicted_waiter_waits_no_longer() {
 #[tokio::test]
 async fn a_permit_granted_to_a_waiter_that_gives_up_at_that_moment_goes_to_the_next() {
     let semaphore = FairSemaphore::new(2);
-    let (held, _other) = (semaphore.try_acquire(key("a")).unwrap(), semaphore.try_acquire(key("b")).unwrap());
+    let (held, _other) = (held(&semaphore, "a"), held(&semaphore, "b"));
     let (mut gives_up, mut next) =
         (Box::pin(semaphore.acquire(key("c"), LONG)), Box::pin(semaphore.acquire(key("d"), LONG)));
     assert!(futures_util::poll!(gives_up.as_mut()).is_pending());

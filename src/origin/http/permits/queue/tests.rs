@@ -1,15 +1,12 @@
 //! Tests of who gets a permit and who waits: examples of the rule, and a property test that compares the queue with a
 //! second, slower implementation of the same rule over random steps.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::UsageId;
 
 fn key(name: &str) -> Owner {
-    Owner::Key(UsageId(Arc::new(name.bytes().fold(0, |id, byte| id << 8 | u64::from(byte)))))
+    Owner::Key(name.into())
 }
 
 /// Acquires as many permits as the owner may have; returns how many.

@@ -1,0 +1,133 @@
+//! Single-flight: callers that miss on one entry at the same time share one question to the origin (guarantee 3). The
+//! first of them, the leader, makes the question's future; it and the followers drive it together, so that whoever of
+//! them hangs up harms no other, and a question that nobody waits for any more is dropped.
+//!
+//! A flight is one secret's: the origin may answer one of a guild's keys and refuse another. Under *Keep* it is joined for
+//! as long as it runs and the epoch is the same. Under *Ask* it is joined only until it is sent: then it is asked after
+//! each of its callers came, and older than no write that one of them knows of.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ahash::RandomState;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared, WeakShared};
+use tokio::time::timeout;
+
+use super::entry::EntryKey;
+use super::gate::GateState;
+use crate::model::Digest;
+use crate::sync::{AtomicU64, Mutex, Ordering};
+
+/// Locks over which the flights are spread; each is held for a look-up, never across an await.
+const SHARDS: usize = 64;
+
+/// The question that callers share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlightKey {
+    pub secret: Digest,
+    pub entry: EntryKey,
+    pub gate: GateState,
+}
+
+/// The flights that callers may join. `T` is the result that all of them receive.
+#[derive(Debug)]
+pub struct Flights<T: Clone> {
+    shards: Box<[Mutex<Shard<T>>]>,
+    hasher: RandomState,
+    last: AtomicU64,
+}
+
+type Shard<T> = HashMap<FlightKey, Flight<T>, RandomState>;
+
+type Question<T> = Shared<BoxFuture<'static, T>>;
+
+#[derive(Debug)]
+struct Flight<T: Clone> {
+    number: u64,
+    question: WeakShared<BoxFuture<'static, T>>,
+    /// Nobody may join it any more; the next question waits for it.
+    is_closed: bool,
+}
+
+/// A flight that is under way until this is dropped. The question's future owns it.
+#[derive(Debug)]
+pub struct Joinable<T: Clone> {
+    flights: Arc<Flights<T>>,
+    key: FlightKey,
+    number: u64,
+    previous: Option<Question<T>>,
+}
+
+impl<T: Clone> Default for Flights<T> {
+    fn default() -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::new(HashMap::default())).collect();
+        Flights { shards, hasher: RandomState::new(), last: AtomicU64::new(0) }
+    }
+}
+
+impl<T: Clone> Flights<T> {
+    /// The question for `key` to wait for: the one that is under way, or the one that `ask` makes; and whether it is the
+    /// caller's own.
+    pub fn join<F>(self: &Arc<Self>, key: FlightKey, ask: impl FnOnce(Joinable<T>) -> F) -> (Question<T>, bool)
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        let mut shard = self.shard(&key).lock();
+        let found = shard.get(&key).and_then(|flight| Some((flight.question.upgrade()?, flight.is_closed)));
+        let previous = match found {
+            Some((under_way, false)) => return (under_way, false),
+            Some((sent, true)) => Some(sent),
+            None => None,
+        };
+        let number = self.last.fetch_add(1, Ordering::SeqCst);
+        let question = ask(Joinable { flights: self.clone(), key, number, previous }).boxed().shared();
+        if let Some(weak) = question.downgrade() {
+            shard.insert(key, Flight { number, question: weak, is_closed: false });
+        }
+        (question, true)
+    }
+
+    /// The number of flights.
+    pub fn count(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    fn shard(&self, key: &FlightKey) -> &Mutex<Shard<T>> {
+        &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
+    }
+}
+
+impl<T: Clone> Joinable<T> {
+    /// Waits until the question before this one is answered, at most so long: callers that come meanwhile join this one, so
+    /// that however many miss under *Ask*, the origin has one question at a time.
+    pub async fn wait_for_previous(&mut self, at_most: Duration) {
+        if let Some(previous) = self.previous.take() {
+            let _ = timeout(at_most, previous).await; // its answer is older than this one's callers
+        }
+    }
+
+    /// The question is about to be sent: under *Ask* what it asks for may be older than what a caller that comes later was
+    /// told.
+    pub fn sent(&self) {
+        if self.key.gate == GateState::Ask
+            && let Some(flight) = self.flights.shard(&self.key).lock().get_mut(&self.key)
+            && flight.number == self.number
+        {
+            flight.is_closed = true;
+        }
+    }
+}
+
+impl<T: Clone> Drop for Joinable<T> {
+    fn drop(&mut self) {
+        if let Slot::Occupied(flight) = self.flights.shard(&self.key).lock().entry(self.key)
+            && flight.get().number == self.number
+        {
+            flight.remove();
+        }
+    }
+}

@@ -1,0 +1,496 @@
+//! Tells each node of the writes, purges and departed guilds of the others, over a stream that all of them append to and
+//! read (guarantee 2). A node is told of a write when it has ended, and before its caller is answered.
+//!
+//! 1. A node that reads back what it appended at a moment has read all that others had told before. If that was 950 ms ago
+//!    ([`Freshness`]), nothing is answered from memory and no write begins. Before it counts again, and after each
+//!    connect, everything is dropped.
+//! 2. A notice that the stream did not confirm is appended again on the next connection: dropping twice is safe.
+//! 3. A node that falls silent without a word may leave a write that takes effect later: everything is dropped, and nothing
+//!    is kept for as long as a write takes.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, timeout};
+
+use super::bus_redis::{RedisReader, RedisStream, RedisWriter};
+use super::{Freshness, RedisFault};
+use crate::clock::{Clock, Tick};
+use crate::model::{GuildId, MemberId};
+
+/// Interval at which a node appends something. Most of its notices may come half a second late before it stops answering
+/// from memory.
+const BEAT_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A node of which nothing was read for so long has ended without a word, or is cut off.
+const SILENT_AFTER: Duration = Duration::from_secs(1);
+
+/// A connection by which a node hears nothing of itself for so long is of no use.
+const UNHEARD_AFTER: Duration = Duration::from_secs(2);
+
+/// Pause before the stream is opened again.
+const RETRY_AFTER: Duration = Duration::from_millis(50);
+
+/// The most notices that wait for a connection; with one more, all are told as [`Notice::Everything`].
+const MAX_WAITING: usize = 1024;
+
+/// How long a process that ends waits until the others know.
+const LEAVE_WITHIN: Duration = Duration::from_millis(500);
+
+/// What a node tells the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// Nothing but that it runs.
+    Beat,
+    /// A write to the member has ended; `settled`: its outcome is known.
+    Changed { member: MemberId, settled: bool },
+    /// Answers to the keys of a guild, about a member, or both are invalid; all where neither is given.
+    Purge { guild: Option<GuildId>, member: Option<MemberId> },
+    /// All answers are invalid.
+    Everything,
+    /// The node stops. It has no write under way.
+    Bye,
+}
+
+/// What concerns the answers in memory.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Another node told it.
+    Notice(Notice),
+    /// Notices may be missing: everything is to be dropped.
+    Lost(Loss),
+}
+
+/// Why notices may be missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// This node did not hear the others for a while.
+    Unheard,
+    /// A node has ended without a word. Its last write may take effect later.
+    SilentNode,
+    /// Something else than a notice stands in the stream.
+    BadEntry,
+}
+
+/// The stream did not confirm a notice in time: other nodes may know of it or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the other nodes could not be told in time")]
+pub struct NotConfirmed;
+
+/// This process's end of the bus.
+#[derive(Debug)]
+pub struct Bus {
+    clock: Clock,
+    /// A random number, so that a node that was started again is not taken for the one before.
+    incarnation: u64,
+    freshness: Freshness,
+    outbox: Mutex<Outbox>,
+    /// There is something to tell.
+    wake: Notify,
+    /// How many notices the stream has; `None` until it was opened for the first time.
+    confirmed: watch::Sender<Option<u64>>,
+    /// When nothing was heard last, which the log says once.
+    unheard_at: Mutex<Option<Tick>>,
+}
+
+/// What is still to be told, in any order.
+#[derive(Debug, Default)]
+struct Outbox {
+    waiting: Vec<Notice>,
+    /// Appended, and not yet confirmed.
+    sent: Vec<Notice>,
+    /// How many there were.
+    told: u64,
+    is_leaving: bool,
+}
+
+impl Bus {
+    pub fn new(clock: Clock) -> Self {
+        Bus {
+            incarnation: fastrand::u64(..),
+            freshness: Freshness::followed_since(clock.now()),
+            outbox: Mutex::default(),
+            wake: Notify::new(),
+            confirmed: watch::Sender::new(None),
+            unheard_at: Mutex::new(None),
+            clock,
+        }
+    }
+
+    /// How old what is known of the others is.
+    pub fn freshness(&self) -> &Freshness {
+        &self.freshness
+    }
+
+    /// Tells the others, also where nobody waits for the future, which resolves once the stream has the notice.
+    ///
+    /// # Errors
+    /// It has not within this time. The notice is told until it has.
+    pub fn tell(&self, notice: Notice, within: Duration) -> impl Future<Output = Result<(), NotConfirmed>> + use<> {
+        let number = self.outbox.lock().push(notice);
+        self.wake.notify_one();
+        let mut confirmed = self.confirmed.subscribe();
+        async move {
+            match timeout(within, confirmed.wait_for(|confirmed| *confirmed >= Some(number))).await {
+                Ok(Ok(_)) => Ok(()),
+                Ok(Err(_)) | Err(_) => Err(NotConfirmed),
+            }
+        }
+    }
+
+    /// Makes the answers to the keys of a guild, about a member, or both invalid at the other nodes; all where neither is
+    /// given. They are told later if they cannot be told now.
+    pub fn purge(&self, guild: Option<GuildId>, member: Option<MemberId>) {
+        drop(self.tell(Notice::Purge { guild, member }, Duration::ZERO));
+    }
+
+    /// Tells the others that this process stops, after its last write.
+    pub async fn leave(&self) {
+        self.outbox.lock().is_leaving = true;
+        // Who does not hear it takes this node for silent.
+        let _ = self.tell(Notice::Bye, LEAVE_WITHIN).await;
+    }
+
+    /// Waits until the stream was opened for the first time.
+    pub async fn has_begun(&self) {
+        let _ = self.confirmed.subscribe().wait_for(Option::is_some).await; // not closed while `self` has the sender
+    }
+
+    /// Follows the stream, and opens it again whenever that fails, until it is dropped.
+    pub async fn run(&self, stream: &RedisStream, apply: impl FnMut(Heard) + Send) {
+        let mut follower = Follower { bus: self, apply, others: HashMap::new(), may_miss: false, read: String::new() };
+        loop {
+            let fault = match self.open(stream, &mut follower).await {
+                Ok((writer, reader)) => tokio::select! {
+                    fault = self.append_all(writer) => fault,
+                    fault = follower.read_all(reader) => fault,
+                },
+                Err(fault) => fault,
+            };
+            let now = self.clock.now();
+            self.report(self.freshness.is_stale(now), now, &format_args!("{fault} (key {})", stream.key));
+            sleep(RETRY_AFTER).await;
+        }
+    }
+
+    async fn open(
+        &self,
+        stream: &RedisStream,
+        follower: &mut Follower<'_, impl FnMut(Heard) + Send>,
+    ) -> Result<(RedisWriter, RedisReader), RedisFault> {
+        let (mut writer, mut reader) = stream.connect().await?;
+        let sent = self.clock.now();
+        let first = self.outbox.lock().idle();
+        let id = writer.begin(&self.entry(sent, &first), &self.entry(sent, &Notice::Everything)).await?;
+        // What was appended meanwhile may tell of writes of unknown outcome. A stream that was begun anew has it not.
+        reader.after = if is_before(&follower.read, &id) { follower.read.clone() } else { id };
+        self.outbox.lock().give_up();
+        follower.opened(sent, self.clock.now());
+        self.confirmed.send_modify(|confirmed| *confirmed = confirmed.or(Some(0)));
+        Ok((writer, reader))
+    }
+
+    async fn append_all(&self, mut writer: RedisWriter) -> RedisFault {
+        loop {
+            let (sent, (notices, count)) = (self.clock.now(), self.outbox.lock().send());
+            let entries: Vec<String> = notices.iter().map(|notice| self.entry(sent, notice)).collect();
+            if let Err(fault) = writer.append(&entries).await {
+                return fault;
+            }
+            self.outbox.lock().sent.clear();
+            self.confirmed.send_replace(Some(count));
+            let _ = timeout(BEAT_INTERVAL, self.wake.notified()).await;
+        }
+    }
+
+    fn entry(&self, sent: Tick, notice: &Notice) -> String {
+        Entry { from: self.incarnation, sent, notice: notice.clone() }.to_string()
+    }
+
+    /// Says once that the others are not heard, and once that they are again: after they were for a while.
+    fn report(&self, is_unheard: bool, now: Tick, why: &dyn fmt::Display) {
+        let mut unheard_at = self.unheard_at.lock();
+        if is_unheard {
+            if unheard_at.replace(now).is_none() {
+                tracing::error!(error = %why, "the bus is away: setPoints is answered with 21, and nothing from memory");
+            }
+        } else if unheard_at.take_if(|at| now.since(*at) >= SILENT_AFTER).is_some() {
+            tracing::info!("the bus works again");
+        }
+    }
+}
+
+impl Outbox {
+    /// The number of the notice.
+    fn push(&mut self, notice: Notice) -> u64 {
+        if self.waiting.len() >= MAX_WAITING {
+            self.waiting = vec![Notice::Everything];
+        }
+        self.waiting.push(notice);
+        self.told += 1;
+        self.told
+    }
+
+    /// What a node tells that has nothing to tell.
+    fn idle(&self) -> Notice {
+        if self.is_leaving { Notice::Bye } else { Notice::Beat }
+    }
+
+    /// What is to be appended now, and how many notices the stream then has.
+    fn send(&mut self) -> (Vec<Notice>, u64) {
+        if self.waiting.is_empty() {
+            self.waiting.push(self.idle());
+        }
+        self.sent = std::mem::take(&mut self.waiting);
+        (self.sent.clone(), self.told)
+    }
+
+    /// What was not confirmed waits again.
+    fn give_up(&mut self) {
+        self.waiting.append(&mut self.sent);
+    }
+}
+
+/// Follows what the others tell.
+struct Follower<'b, A> {
+    bus: &'b Bus,
+    /// Where it takes effect.
+    apply: A,
+    /// The other nodes, and when each was last heard.
+    others: HashMap<u64, Tick>,
+    /// Notices may be missing that were told before this connection.
+    may_miss: bool,
+    /// The id of the last entry that was read.
+    read: String,
+}
+
+impl<A: FnMut(Heard) + Send> Follower<'_, A> {
+    /// From here on, everything is read that comes after an entry that was sent then.
+    fn opened(&mut self, sent: Tick, now: Tick) {
+        // They may have lost their connections as well.
+        self.others.values_mut().for_each(|heard_at| *heard_at = now);
+        self.may_miss = self.bus.confirmed.borrow().is_some();
+        if !self.may_miss {
+            (self.apply)(Heard::Notice(Notice::Everything));
+            self.bus.freshness.confirm(sent);
+        }
+    }
+
+    async fn read_all(&mut self, mut reader: RedisReader) -> RedisFault {
+        loop {
+            match reader.next().await {
+                Ok(entries) => entries.iter().for_each(|text| self.read(text, self.bus.clock.now())),
+                Err(fault) => return fault,
+            }
+            self.read.clone_from(&reader.after);
+            if self.bus.freshness.age(self.bus.clock.now()) > Some(UNHEARD_AFTER) {
+                return RedisFault::new(format!("its own notices were not read for {UNHEARD_AFTER:?}"), true);
+            }
+        }
+    }
+
+    fn read(&mut self, text: &str, now: Tick) {
+        let Ok(Entry { from, sent, notice }) = text.parse() else {
+            return (self.apply)(Heard::Lost(Loss::BadEntry));
+        };
+        if from == self.bus.incarnation {
+            return self.read_own(sent, now);
+        }
+        match notice {
+            Notice::Bye => self.others.remove(&from),
+            _ => self.others.insert(from, now),
+        };
+        (self.apply)(Heard::Notice(notice));
+    }
+
+    /// All that others had told by `sent` was read.
+    fn read_own(&mut self, sent: Tick, now: Tick) {
+        let was_unheard = self.bus.freshness.is_stale(now);
+        if std::mem::take(&mut self.may_miss) || was_unheard {
+            (self.apply)(Heard::Lost(Loss::Unheard));
+        }
+        let known = self.others.len();
+        self.others.retain(|_, heard_at| sent.since(*heard_at) < SILENT_AFTER);
+        if self.others.len() < known {
+            (self.apply)(Heard::Lost(Loss::SilentNode));
+        }
+        // Last, when everything has taken effect. What was sent over an earlier connection may come after.
+        if self.bus.freshness.as_of() < Some(sent) {
+            self.bus.freshness.confirm(sent);
+        }
+        self.bus.report(was_unheard, now, &"its own notices come back late");
+    }
+}
+
+/// A notice as the stream has it: `INCARNATION SENT NOTICE`. `SENT` is a tick of the sender's own clock.
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    from: u64,
+    sent: Tick,
+    notice: Notice,
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x} {} ", self.from, self.sent.0)?;
+        match &self.notice {
+            Notice::Beat => f.write_str("beat"),
+            Notice::Changed { member, settled: true } => write!(f, "changed {member} settled"),
+            Notice::Changed { member, settled: false } => write!(f, "changed {member} unsettled"),
+            Notice::Purge { guild, member } => {
+                f.write_str("purge")?;
+                guild.iter().try_for_each(|guild| write!(f, " guild={guild}"))?;
+                member.iter().try_for_each(|member| write!(f, " member={member}"))
+            }
+            Notice::Everything => f.write_str("everything"),
+            Notice::Bye => f.write_str("bye"),
+        }
+    }
+}
+
+/// The text is no entry, or one of a newer version.
+#[derive(Debug, PartialEq, Eq)]
+struct BadEntry;
+
+impl FromStr for Entry {
+    type Err = BadEntry;
+
+    fn from_str(text: &str) -> Result<Self, BadEntry> {
+        let words: Vec<&str> = text.split(' ').collect();
+        let [from, sent, notice @ ..] = words.as_slice() else { return Err(BadEntry) };
+        let notice = match notice {
+            ["beat"] => Notice::Beat,
+            ["changed", member, "settled"] => Notice::Changed { member: number(member)?, settled: true },
+            ["changed", member, "unsettled"] => Notice::Changed { member: number(member)?, settled: false },
+            ["purge", what @ ..] => purge(what)?,
+            ["everything"] => Notice::Everything,
+            ["bye"] => Notice::Bye,
+            _ => return Err(BadEntry),
+        };
+        let from = u64::from_str_radix(from, 16).map_err(|_| BadEntry)?;
+        Ok(Entry { from, sent: Tick(number(sent)?), notice })
+    }
+}
+
+fn purge(what: &[&str]) -> Result<Notice, BadEntry> {
+    let (mut guild, mut member) = (None, None);
+    for word in what {
+        match word.split_once('=') {
+            Some(("guild", id)) => guild = Some(number(id)?),
+            Some(("member", id)) => member = Some(number(id)?),
+            _ => return Err(BadEntry),
+        }
+    }
+    Ok(Notice::Purge { guild, member })
+}
+
+/// Whether the entry of one id comes before that of another; not if one is no id.
+fn is_before(one: &str, other: &str) -> bool {
+    let place = |id: &str| id.split_once('-').map(|(ms, n)| Some((ms.parse::<u64>().ok()?, n.parse::<u64>().ok()?)));
+    matches!((place(one), place(other)), (Some(Some(one)), Some(Some(other))) if one < other)
+}
+
+fn number<T: FromStr>(text: &str) -> Result<T, BadEntry> {
+    text.parse().map_err(|_| BadEntry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn member() -> MemberId {
+        "190551803669118976".parse().unwrap()
+    }
+
+    fn beat(from: u64) -> String {
+        Entry { from, sent: Tick(0), notice: Notice::Beat }.to_string()
+    }
+
+    /// What a node at its clock's time does for these entries.
+    fn heard<A: FnMut(Heard) + Send>(follower: &mut Follower<'_, A>, entries: &[String]) {
+        entries.iter().for_each(|text| follower.read(text, follower.bus.clock.now()));
+    }
+
+    #[test]
+    fn each_notice_is_read_as_it_was_written_and_nothing_else_is() {
+        let guild: GuildId = "guild=member=-".parse().unwrap();
+        for notice in [
+            Notice::Beat,
+            Notice::Changed { member: member(), settled: true },
+            Notice::Changed { member: member(), settled: false },
+            Notice::Purge { guild: None, member: None },
+            Notice::Purge { guild: Some(guild.clone()), member: None },
+            Notice::Purge { guild: Some(guild), member: Some(member()) },
+            Notice::Everything,
+            Notice::Bye,
+        ] {
+            let entry = Entry { from: 0xAB, sent: Tick(7), notice };
+            assert_eq!(entry.to_string().parse(), Ok(entry));
+        }
+        for text in
+            ["", "1 2", "x 2 beat", "1 x beat", "1 2 beat 3", "1 2 changed 3", "1 2 changed -4 settled", "1 2 purge 7"]
+        {
+            assert_eq!(text.parse::<Entry>(), Err(BadEntry), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_falls_silent_without_a_word_is_noticed_once_and_one_that_said_bye_is_not() {
+        let (clock, mut applied) = (Clock::manual(0), Vec::new());
+        let bus = Bus::new(clock.clone());
+        let apply = |heard| applied.push(heard);
+        let mut follower = Follower { bus: &bus, apply, others: HashMap::new(), may_miss: false, read: String::new() };
+        let bye = Entry { from: 2, sent: Tick(0), notice: Notice::Bye }.to_string();
+        heard(&mut follower, &[beat(1), beat(2), bye]);
+        for _ in 0..20 {
+            clock.advance(BEAT_INTERVAL);
+            heard(&mut follower, &[bus.entry(clock.now(), &Notice::Beat)]);
+        }
+        let lost: Vec<Heard> = applied.into_iter().filter(|heard| matches!(heard, Heard::Lost(_))).collect();
+        assert_eq!(lost, [Heard::Lost(Loss::SilentNode)]);
+    }
+
+    #[test]
+    fn what_is_in_memory_counts_again_only_once_it_was_dropped() {
+        let (clock, mut applied) = (Clock::manual(0), Vec::new());
+        let bus = Bus::new(clock.clone());
+        let mut follower = Follower {
+            bus: &bus,
+            apply: |heard| applied.push((heard, bus.freshness.is_stale(clock.now()))),
+            others: HashMap::new(),
+            may_miss: false,
+            read: String::new(),
+        };
+        let sent = clock.now();
+        clock.advance(SECOND);
+        heard(&mut follower, &[bus.entry(sent, &Notice::Beat)]);
+        assert!(bus.freshness.is_stale(clock.now()), "it is as old as it was");
+        heard(&mut follower, &[bus.entry(clock.now(), &Notice::Beat), "x".to_owned()]);
+        let lost = |loss| Heard::Lost(loss);
+        let expected = [(lost(Loss::Unheard), true), (lost(Loss::Unheard), true), (lost(Loss::BadEntry), false)];
+        assert_eq!(applied, expected);
+    }
+
+    #[test]
+    fn what_was_not_confirmed_is_told_again_and_too_much_of_it_as_everything() {
+        let mut outbox = Outbox::default();
+        assert_eq!(outbox.send(), (vec![Notice::Beat], 0));
+        let changed = Notice::Changed { member: member(), settled: true };
+        outbox.push(changed.clone());
+        assert_eq!(outbox.send(), (vec![changed.clone()], 1));
+        outbox.push(Notice::Bye);
+        outbox.give_up();
+        assert_eq!(outbox.send(), (vec![Notice::Bye, changed.clone()], 2));
+        outbox.sent.clear();
+        for _ in 0..=MAX_WAITING {
+            outbox.push(changed.clone());
+        }
+        assert_eq!(outbox.send(), (vec![Notice::Everything, changed], 3 + MAX_WAITING as u64));
+    }
+}

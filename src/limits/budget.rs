@@ -1,0 +1,354 @@
+//! What one key has used up of its limits, and the decision on one request (contract section 3 `[limits]`). A budget
+//! belongs to a key's id, whatever its secrets are, and outlives every reload. Time is an argument.
+
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::day::{DayUse, until_midnight};
+use super::rate::{Level, Limiter, RateUse};
+use super::{Activity, DayCount, Policy, Questions};
+use crate::clock::Tick;
+use crate::config::{Rate, Tier};
+use crate::model::Limit;
+use crate::wire::Operation;
+
+/// The wait of a request over `in_flight`: the shortest that `Retry-After` can express.
+const IN_FLIGHT_WAIT: Duration = Duration::from_secs(1);
+
+/// The wait that a caller is told whose burst cannot be divided by the nodes while Redis is away.
+const UNDIVIDED_WAIT: Duration = Duration::from_secs(1);
+
+/// The budget of one key.
+#[derive(Debug, Default)]
+pub struct Budget {
+    /// Held for one decision: either all of a request's limits are charged, or none is.
+    used: Mutex<Used>,
+    in_flight: AtomicU32,
+    last: AtomicU64,
+    pub activity: Activity,
+    /// What is being asked of Redis for this key.
+    pub questions: Questions,
+}
+
+#[derive(Debug)]
+struct Used {
+    main: RateUse,
+    write: RateUse,
+    candidate: RateUse,
+    /// By how many nodes `main` and `write` are divided.
+    nodes: NonZeroU32,
+    day: DayUse,
+    /// What Redis said last, while it decides.
+    told: Option<Told>,
+}
+
+/// What Redis said of the requests of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    pub admitted: bool,
+    pub at: Tick,
+    /// The time by Redis's clock, in Unix seconds.
+    pub unix: i64,
+    /// How long it takes until everything has come back.
+    pub main: Duration,
+    pub write: Duration,
+    pub day: DayCount,
+}
+
+impl Told {
+    /// The limit that is used up where such a request is refused, and the time until none is.
+    pub fn over(&self, tier: &Tier, is_write: bool) -> (Limit, Duration) {
+        let main = Level::of(tier.main, self.main);
+        let write = tier.write.filter(|_| is_write).map(|rate| Level::of(rate, self.write));
+        let write = write.filter(|level| level.remaining == 0);
+        let wait = if main.remaining == 0 { main.next } else { Duration::ZERO };
+        let wait = write.map_or(wait, |level| level.next.max(wait));
+        match write {
+            _ if tier.daily.is_some_and(|max| self.day.count >= max) => (Limit::Daily, until_midnight(self.unix)),
+            Some(_) => (Limit::WriteRate, wait),
+            None => (Limit::Rate, wait),
+        }
+    }
+}
+
+/// Who decides on the rates and the day of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct DecidedBy {
+    /// By how many nodes the limits are divided that this process keeps: it may have to decide without Redis.
+    pub nodes: NonZeroU32,
+    /// What Redis said of the request; `None`: this process decides.
+    pub told: Option<Told>,
+}
+
+/// What the limits need to know of one request.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitQuery {
+    pub operation: Operation,
+    /// Requests of the key that are under way already.
+    pub in_flight: u32,
+    pub now: Tick,
+}
+
+impl LimitQuery {
+    /// Whether the request is one too many at the same time, which each node decides by itself.
+    pub fn is_over_in_flight(&self, tier: &Tier) -> bool {
+        tier.in_flight.is_some_and(|max| self.in_flight >= max)
+    }
+}
+
+/// The outcome for one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitOutcome {
+    /// The limit that it is over, and the time until it would be admitted if no other request comes first.
+    pub over: Option<(Limit, Duration)>,
+    /// Whether it is over the tier's candidate limit, which refuses nothing.
+    pub over_candidate: bool,
+    /// Requests counted on the UTC day before it; 0 if the tier has no `daily`.
+    pub used_today: u64,
+    pub levels: BucketLevels,
+}
+
+/// What a key has left after one request, for the `RateLimit` header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketLevels {
+    pub(super) main: Level,
+    /// Only for writes under a tier with `write_rate`.
+    pub(super) write: Option<Level>,
+    pub(super) daily: Option<Level>,
+}
+
+/// How much of its limits a key has left at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyLevels {
+    pub main: Level,
+    /// `None`: the tier has no `write_rate`.
+    pub write: Option<Level>,
+    /// Requests counted on this UTC day, and how many there may be; `None`: the tier has no `daily`.
+    pub daily: Option<(u64, u64)>,
+    /// Requests in flight, and how many there may be, if the tier has `in_flight`.
+    pub in_flight: (u32, Option<u32>),
+}
+
+impl DecidedBy {
+    /// This process alone, by the whole limits.
+    pub const ALONE: DecidedBy = DecidedBy { nodes: NonZeroU32::MIN, told: None };
+}
+
+impl Default for Used {
+    fn default() -> Self {
+        let rate = RateUse::default();
+        Used { main: rate, write: rate, candidate: rate, nodes: NonZeroU32::MIN, day: DayUse::default(), told: None }
+    }
+}
+
+impl Used {
+    /// The part of a rate that is kept here; `None`: its burst cannot be divided.
+    fn part_of(&self, rate: Rate) -> Option<Rate> {
+        let burst = NonZeroU32::new(rate.burst.get() / self.nodes)?;
+        Some(Rate { period_ns: rate.period_ns.saturating_mul(self.nodes.get().into()), burst })
+    }
+
+    /// Puts the limits of a tier in force.
+    fn adopt(&mut self, tier: &Tier, now: Tick) {
+        self.part_of(tier.main).inspect(|rate| self.main.adopt(*rate, now));
+        tier.write.and_then(|rate| self.part_of(rate)).inspect(|rate| self.write.adopt(*rate, now));
+        tier.candidate.inspect(|rate| self.candidate.adopt(*rate, now));
+    }
+
+    /// What is left by the main rate and the write rate.
+    fn levels(&self, tier: &Tier, now: Tick) -> (Level, Option<Level>) {
+        let level = |used: &RateUse, rate: Rate, owed: Option<Duration>| match (owed, self.part_of(rate)) {
+            (Some(owed), _) => Level::of(rate, owed),
+            (None, Some(part)) => used.level(part, now),
+            (None, None) => Level { remaining: 0, next: UNDIVIDED_WAIT },
+        };
+        let owed = |of: fn(&Told) -> Duration| self.told.map(|told| of(&told).saturating_sub(now.since(told.at)));
+        let write = tier.write.map(|rate| level(&self.write, rate, owed(|told| told.write)));
+        (level(&self.main, tier.main, owed(|told| told.main)), write)
+    }
+
+    /// Charges the rates and the day here, all or none: the limit that is used up, and the wait.
+    fn charge(
+        &mut self,
+        policy: &Policy,
+        is_write: bool,
+        (day, now): (Option<(u64, i64)>, Tick),
+    ) -> Option<(Limit, Duration)> {
+        if day.is_some_and(|(max, unix)| self.day.used(unix) >= max) {
+            return Some((Limit::Daily, Duration::ZERO));
+        }
+        let ask = |used: &RateUse, limiter: &Limiter| match self.part_of(limiter.rate) {
+            Some(part) if part == limiter.rate => used.charged(limiter, now),
+            Some(part) => used.charged(&Limiter::new(part), now),
+            None => Err(UNDIVIDED_WAIT),
+        };
+        let write = match policy.write.as_ref().filter(|_| is_write).map(|limiter| ask(&self.write, limiter)) {
+            Some(Err(wait)) => return Some((Limit::WriteRate, wait)),
+            Some(Ok(write)) => write,
+            None => self.write,
+        };
+        match ask(&self.main, &policy.main) {
+            Err(wait) => return Some((Limit::Rate, wait)),
+            Ok(main) => (self.main, self.write) = (main, write),
+        }
+        if let Some((_, unix)) = day {
+            self.day.count(unix);
+        }
+        None
+    }
+
+    /// Takes up what Redis said: the limit that is used up. What it admitted is charged here as well.
+    fn follow(&mut self, told: Told, tier: &Tier, is_write: bool, now: Tick) -> Option<(Limit, Duration)> {
+        self.told = Some(told);
+        if tier.daily.is_some() {
+            self.day.learn(told.day);
+        }
+        if told.admitted {
+            self.main.spend(now);
+            if is_write && tier.write.is_some() {
+                self.write.spend(now);
+            }
+            if tier.daily.is_some() {
+                self.day.count_learned();
+            }
+            return None;
+        }
+        Some(told.over(tier, is_write))
+    }
+}
+
+impl Budget {
+    /// The budget of a key whose count of the day is in the store.
+    pub fn with_day(count: DayCount) -> Self {
+        Budget { used: Mutex::new(Used { day: DayUse::from_store(count), ..Used::default() }), ..Budget::default() }
+    }
+
+    /// Decides one request and, if it is within its limits, charges it. The order is that of the contract (section 3):
+    /// `in_flight`, `daily`, the write rate, the candidate (which refuses nothing, and counts whatever the main rate then
+    /// decides), the main rate. A request that is refused charges nothing. The wall clock is read only if the tier has
+    /// `daily`.
+    pub fn decide(
+        &self,
+        policy: &Policy,
+        query: LimitQuery,
+        by: DecidedBy,
+        unix: impl FnOnce() -> i64,
+    ) -> LimitOutcome {
+        let LimitQuery { operation, now, .. } = query;
+        let (tier, is_write) = (&**policy.tier(), operation.is_write());
+        let day = tier.daily.map(|max| (max, by.told.map_or_else(unix, |told| told.unix)));
+        let mut used = self.used.lock();
+        used.nodes = by.nodes;
+        used.adopt(tier, now);
+        let mut used_today = day.map_or(0, |(_, unix)| used.day.used(unix));
+        let over = match by.told {
+            _ if query.is_over_in_flight(tier) => Some((Limit::InFlight, IN_FLIGHT_WAIT)),
+            Some(told) => {
+                used_today = day.map_or(0, |_| told.day.count.saturating_sub(told.admitted.into()));
+                used.follow(told, tier, is_write, now)
+            }
+            None => {
+                used.told = None;
+                used.charge(policy, is_write, (day, now))
+            }
+        };
+        let counts_candidate = matches!(over, None | Some((Limit::Rate, _)));
+        let candidate = policy.candidate.as_ref().filter(|_| counts_candidate);
+        let over_candidate = candidate.is_some_and(|limiter| match used.candidate.charged(limiter, now) {
+            Ok(charged) => {
+                used.candidate = charged;
+                false
+            }
+            Err(_) => true,
+        });
+        let (main, write) = used.levels(tier, now);
+        let daily = day.map(|(max, unix)| Level {
+            remaining: max.saturating_sub(used.day.used(unix)),
+            next: until_midnight(unix),
+        });
+        policy.outcome(
+            over,
+            over_candidate,
+            used_today,
+            BucketLevels { main, write: write.filter(|_| is_write), daily },
+        )
+    }
+
+    /// Puts a tier in force at a reload, if any request came before.
+    pub fn change_tier(&self, tier: &Tier, now: Tick) {
+        let mut used = self.used.lock();
+        if used.main.was_used() {
+            used.adopt(tier, now);
+        }
+    }
+
+    /// What the key has left. Nothing is charged.
+    pub fn levels(&self, policy: &Policy, now: Tick, unix: i64) -> KeyLevels {
+        let (tier, used) = (&**policy.tier(), self.used.lock());
+        let (main, write) = used.levels(tier, now);
+        let unix = used.told.map_or(unix, |told| told.unix);
+        let daily = tier.daily.map(|max| (used.day.used(unix), max));
+        KeyLevels { main, write, daily, in_flight: (self.in_flight(), tier.in_flight) }
+    }
+
+    /// The last day on which a request was counted, and its count.
+    pub fn day(&self) -> DayCount {
+        self.used.lock().day.last()
+    }
+
+    /// The part of the day's count that is not in the store yet.
+    pub fn unsaved_day(&self) -> Option<DayCount> {
+        self.used.lock().day.unsaved()
+    }
+
+    /// `added` was added in the store, which has `total` for that day now; `None`: it may have been added.
+    pub fn day_saved(&self, added: DayCount, total: Option<u64>) {
+        self.used.lock().day.saved(added, total.unwrap_or(0));
+    }
+
+    /// Sets the day's count, for a replay.
+    pub fn set_day(&self, count: DayCount) {
+        self.used.lock().day = DayUse::from_store(count);
+    }
+
+    /// Gives the whole day back.
+    pub fn reset_day(&self) {
+        self.used.lock().day.reset();
+    }
+
+    /// Counts a request as in flight until [`Budget::end`]. Returns the number of others in flight.
+    pub fn begin(&self) -> u32 {
+        self.in_flight.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// The number of requests in flight.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Ends a request in flight.
+    pub fn end(&self) {
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether nothing need be remembered: no request is in flight or was counted on the day of `unix`, and everything has
+    /// come back.
+    pub fn is_idle(&self, now: Tick, unix: i64) -> bool {
+        let used = self.used.lock();
+        let is_full = [&used.main, &used.write, &used.candidate].iter().all(|rate| rate.is_full(now));
+        is_full && self.in_flight() == 0 && used.day.used(unix) == 0
+    }
+
+    /// Records a use at `now`. 0 means no use, so a use at tick 0 is stored as tick 1.
+    pub fn touch(&self, now: Tick) {
+        self.last.store(now.0.max(1), Ordering::Relaxed);
+    }
+
+    /// When the key was last used; `None` if it was not used since the last call.
+    pub fn take_last_use(&self) -> Option<Tick> {
+        Some(self.last.swap(0, Ordering::Relaxed)).filter(|last| *last != 0).map(Tick)
+    }
+}
