@@ -177,7 +177,7 @@ async fn connect(at: &RedisAt, response_timeout: Option<Duration>) -> Result<Lin
     let speaks = if at.tls { "a TLS connection (redis:// is without)" } else { "connecting" };
     let late = |_| RedisFault::late(speaks, CONNECT_TIMEOUT);
     timeout(CONNECT_TIMEOUT, link(at, response_timeout)).await.map_err(late)?.map_err(|error| {
-        match error.is_connection_dropped() && !at.tls {
+        match error.is_connection_dropped() && !error.is_connection_refusal() && !at.tls {
             true => RedisFault::new("it closes each new connection; if it speaks TLS, name it by rediss://", true),
             false => error.into(),
         }
