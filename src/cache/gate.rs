@@ -31,6 +31,10 @@ const REALMS: usize = 1 << 10;
 /// answer, are not to cost the others their answers in memory.
 const MEMBERS: usize = 1 << 16;
 
+/// The most members that a successor is told of. More of them within one `points.ttl` come only from an origin that
+/// fails all writes; then the successor keeps nothing about anybody for that long.
+const MAX_UNSETTLED: usize = 1024;
+
 /// The most operations there may be. Those of a member have consecutive numbers, by whose hashes their counters are found.
 const MAX_OPERATIONS: u64 = 8;
 const _: () = assert!(Operation::COUNT as u64 <= MAX_OPERATIONS);
@@ -59,8 +63,9 @@ impl GateState {
     }
 }
 
-/// The state of an entry's counters. Equal epochs of one entry mean that nothing changed in between: the four counters
-/// (the realm's member, the member, the realm, everything) only grow, so their sum is equal only if each of them is.
+/// The sum of an entry's four counters (the realm's member, the member, the realm, everything). They are read one after
+/// the other, and only grow: if a later sum is equal, each of them is, and none moved between the end of the first reading
+/// and the begin of the second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Epoch(u64);
 
@@ -129,7 +134,7 @@ impl Gate {
     /// Whether a write of unknown outcome may still take effect.
     fn may_change_unseen(&self, member: MemberId, now: Tick) -> bool {
         now.0 < self.any_unknown_until.load(Ordering::SeqCst)
-            && now.0 < self.unknown_until(member).load(Ordering::SeqCst)
+            && now.0 < self.unknown_until[self.slot(member)].load(Ordering::SeqCst)
     }
 
     /// Begins a write that changes these reads of a member. Until it has ended, and after an unknown outcome for
@@ -151,8 +156,21 @@ impl Gate {
 
     /// A write to this member may take effect until then: until then its gate says *Ask*.
     pub fn unknown_outcome(&self, member: MemberId, until: Tick) {
-        self.unknown_until(member).fetch_max(until.0, Ordering::SeqCst);
+        self.unknown_outcome_of(self.slot(member), until);
+    }
+
+    /// Writes to the members of this slot may take effect until then.
+    pub fn unknown_outcome_of(&self, slot: usize, until: Tick) {
+        self.unknown_until[slot % self.unknown_until.len()].fetch_max(until.0, Ordering::SeqCst);
         self.any_unknown_until.fetch_max(until.0, Ordering::SeqCst);
+    }
+
+    /// The slots of the members whose write may still take effect; `None`: too many, or nobody knows which ones.
+    pub fn unsettled(&self, now: Tick) -> Option<Vec<usize>> {
+        let may_change = |until: &AtomicU64| now.0 < until.load(Ordering::SeqCst);
+        let slots = (0..self.unknown_until.len()).filter(|slot| may_change(&self.unknown_until[*slot]));
+        let slots: Vec<usize> = slots.take(MAX_UNSETTLED + 1).collect();
+        (slots.len() <= MAX_UNSETTLED && !may_change(&self.ask_until)).then_some(slots)
     }
 
     /// Another process serves beside this one, from now on: the gate of everything says *Ask*.
@@ -207,8 +225,8 @@ impl Gate {
         &self.realms[hash(realm.0) as usize % self.realms.len()]
     }
 
-    fn unknown_until(&self, member: MemberId) -> &AtomicU64 {
-        &self.unknown_until[hash(member.get()) as usize % self.unknown_until.len()]
+    fn slot(&self, member: MemberId) -> usize {
+        hash(member.get()) as usize % self.unknown_until.len()
     }
 }
 

@@ -10,10 +10,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
@@ -41,8 +41,13 @@ const MAX_WAITING: usize = 1024;
 /// How long a process that ends waits until the others know.
 const LEAVE_WITHIN: Duration = Duration::from_millis(500);
 
+/// A notice as the stream has it: who tells it, and when by its own clock.
+#[derive(Debug, Serialize, Deserialize)]
+struct Entry(u64, u64, Notice);
+
 /// What a node tells the others.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Notice {
     /// Nothing but that it runs.
     Beat,
@@ -208,7 +213,7 @@ impl Bus {
     }
 
     fn entry(&self, sent: Tick, notice: &Notice) -> String {
-        Entry { from: self.incarnation, sent, notice: notice.clone() }.to_string()
+        serde_json::to_string(&Entry(self.incarnation, sent.0, notice.clone())).unwrap_or_default() // it has no map
     }
 
     /// Says once that the others are not heard, and once that they are again: after they were for a while.
@@ -294,11 +299,11 @@ impl<A: FnMut(Heard) + Send> Follower<'_, A> {
     }
 
     fn read(&mut self, text: &str, now: Tick) {
-        let Ok(Entry { from, sent, notice }) = text.parse() else {
+        let Ok(Entry(from, sent, notice)) = serde_json::from_str(text) else {
             return (self.apply)(Heard::Lost(Loss::BadEntry));
         };
         if from == self.bus.incarnation {
-            return self.read_own(sent, now);
+            return self.read_own(Tick(sent), now);
         }
         match notice {
             Notice::Bye => self.others.remove(&from),
@@ -318,84 +323,15 @@ impl<A: FnMut(Heard) + Send> Follower<'_, A> {
         if self.others.len() < known {
             (self.apply)(Heard::Lost(Loss::SilentNode));
         }
-        // Last, when everything has taken effect. What was sent over an earlier connection may come after.
-        if self.bus.freshness.as_of() < Some(sent) {
-            self.bus.freshness.confirm(sent);
-        }
+        self.bus.freshness.confirm(sent); // last, when everything has taken effect
         self.bus.report(was_unheard, now, &"its own notices come back late");
     }
-}
-
-/// A notice as the stream has it: `INCARNATION SENT NOTICE`. `SENT` is a tick of the sender's own clock.
-#[derive(Debug, PartialEq, Eq)]
-struct Entry {
-    from: u64,
-    sent: Tick,
-    notice: Notice,
-}
-
-impl fmt::Display for Entry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x} {} ", self.from, self.sent.0)?;
-        match &self.notice {
-            Notice::Beat => f.write_str("beat"),
-            Notice::Changed { member, settled: true } => write!(f, "changed {member} settled"),
-            Notice::Changed { member, settled: false } => write!(f, "changed {member} unsettled"),
-            Notice::Purge { guild, member } => {
-                f.write_str("purge")?;
-                guild.iter().try_for_each(|guild| write!(f, " guild={guild}"))?;
-                member.iter().try_for_each(|member| write!(f, " member={member}"))
-            }
-            Notice::Everything => f.write_str("everything"),
-            Notice::Bye => f.write_str("bye"),
-        }
-    }
-}
-
-/// The text is no entry, or one of a newer version.
-#[derive(Debug, PartialEq, Eq)]
-struct BadEntry;
-
-impl FromStr for Entry {
-    type Err = BadEntry;
-
-    fn from_str(text: &str) -> Result<Self, BadEntry> {
-        let words: Vec<&str> = text.split(' ').collect();
-        let [from, sent, notice @ ..] = words.as_slice() else { return Err(BadEntry) };
-        let notice = match notice {
-            ["beat"] => Notice::Beat,
-            ["changed", member, "settled"] => Notice::Changed { member: number(member)?, settled: true },
-            ["changed", member, "unsettled"] => Notice::Changed { member: number(member)?, settled: false },
-            ["purge", what @ ..] => purge(what)?,
-            ["everything"] => Notice::Everything,
-            ["bye"] => Notice::Bye,
-            _ => return Err(BadEntry),
-        };
-        let from = u64::from_str_radix(from, 16).map_err(|_| BadEntry)?;
-        Ok(Entry { from, sent: Tick(number(sent)?), notice })
-    }
-}
-
-fn purge(what: &[&str]) -> Result<Notice, BadEntry> {
-    let (mut guild, mut member) = (None, None);
-    for word in what {
-        match word.split_once('=') {
-            Some(("guild", id)) => guild = Some(number(id)?),
-            Some(("member", id)) => member = Some(number(id)?),
-            _ => return Err(BadEntry),
-        }
-    }
-    Ok(Notice::Purge { guild, member })
 }
 
 /// Whether the entry of one id comes before that of another; not if one is no id.
 fn is_before(one: &str, other: &str) -> bool {
     let place = |id: &str| id.split_once('-').map(|(ms, n)| Some((ms.parse::<u64>().ok()?, n.parse::<u64>().ok()?)));
     matches!((place(one), place(other)), (Some(Some(one)), Some(Some(other))) if one < other)
-}
-
-fn number<T: FromStr>(text: &str) -> Result<T, BadEntry> {
-    text.parse().map_err(|_| BadEntry)
 }
 
 #[cfg(test)]
@@ -409,7 +345,7 @@ mod tests {
     }
 
     fn beat(from: u64) -> String {
-        Entry { from, sent: Tick(0), notice: Notice::Beat }.to_string()
+        format!("[{from},0,\"beat\"]")
     }
 
     /// What a node at its clock's time does for these entries.
@@ -419,7 +355,7 @@ mod tests {
 
     #[test]
     fn each_notice_is_read_as_it_was_written_and_nothing_else_is() {
-        let guild: GuildId = "guild=member=-".parse().unwrap();
+        let (bus, guild) = (Bus::new(Clock::manual(0)), "guild=member=-".parse::<GuildId>().unwrap());
         for notice in [
             Notice::Beat,
             Notice::Changed { member: member(), settled: true },
@@ -430,13 +366,19 @@ mod tests {
             Notice::Everything,
             Notice::Bye,
         ] {
-            let entry = Entry { from: 0xAB, sent: Tick(7), notice };
-            assert_eq!(entry.to_string().parse(), Ok(entry));
+            let Entry(from, sent, read) = serde_json::from_str(&bus.entry(Tick(7), &notice)).unwrap();
+            assert_eq!((from, sent, read), (bus.incarnation, 7, notice));
         }
-        for text in
-            ["", "1 2", "x 2 beat", "1 x beat", "1 2 beat 3", "1 2 changed 3", "1 2 changed -4 settled", "1 2 purge 7"]
-        {
-            assert_eq!(text.parse::<Entry>(), Err(BadEntry), "{text}");
+        for text in [
+            "",
+            "1 2 beat",
+            r#"[1,2,"stop"]"#,
+            r#"[1,2,"beat",3]"#,
+            r#"[1,2,{"changed":{"member":-4,"settled":true}}]"#,
+            r#"[1,2,{"changed":{"member":9223372036854775808,"settled":true}}]"#,
+            r#"[1,2,{"purge":{"key":"7"}}]"#,
+        ] {
+            assert!(serde_json::from_str::<Entry>(text).is_err(), "{text}");
         }
     }
 
@@ -446,8 +388,7 @@ mod tests {
         let bus = Bus::new(clock.clone());
         let apply = |heard| applied.push(heard);
         let mut follower = Follower { bus: &bus, apply, others: HashMap::new(), may_miss: false, read: String::new() };
-        let bye = Entry { from: 2, sent: Tick(0), notice: Notice::Bye }.to_string();
-        heard(&mut follower, &[beat(1), beat(2), bye]);
+        heard(&mut follower, &[beat(1), beat(2), r#"[2,0,"bye"]"#.to_owned()]);
         for _ in 0..20 {
             clock.advance(BEAT_INTERVAL);
             heard(&mut follower, &[bus.entry(clock.now(), &Notice::Beat)]);

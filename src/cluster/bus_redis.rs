@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::streams::StreamReadReply;
-use redis::{Cmd, cmd};
+use redis::streams::{StreamReadOptions, StreamReadReply};
+use redis::{AsyncCommands, Cmd, cmd};
 use tokio::time::timeout;
 
 use super::redis::{RedisFault, note_garbage, open_alone};
@@ -18,7 +18,7 @@ const MAX_ENTRIES: usize = 30_000;
 const READ_COUNT: usize = 1000;
 
 /// How long a read waits for entries. This node's beats end it earlier.
-const BLOCK_MILLIS: u64 = 1000;
+const BLOCK_MILLIS: usize = 1000;
 
 /// How long an append waits for the replicas.
 const WAIT_MILLIS: u64 = 1000;
@@ -140,16 +140,9 @@ pub(super) struct RedisReader {
 impl RedisReader {
     /// Waits for entries; none within a second. The text of one that has none is empty.
     pub(super) async fn next(&mut self) -> Result<Vec<String>, RedisFault> {
-        let mut xread = cmd("XREAD");
-        xread
-            .arg("COUNT")
-            .arg(READ_COUNT)
-            .arg("BLOCK")
-            .arg(BLOCK_MILLIS)
-            .arg("STREAMS")
-            .arg(&self.key)
-            .arg(&self.after);
-        let read: Option<StreamReadReply> = in_time(xread.query_async(&mut self.connection)).await?;
+        let options = StreamReadOptions::default().count(READ_COUNT).block(BLOCK_MILLIS);
+        let read: Option<StreamReadReply> =
+            in_time(self.connection.xread_options(&[&self.key], &[&self.after], &options)).await?;
         let entries: Vec<_> = read.into_iter().flat_map(|read| read.keys).flat_map(|stream| stream.ids).collect();
         if let Some(last) = entries.last() {
             self.after.clone_from(&last.id);

@@ -19,7 +19,7 @@ use super::redis::{RedisConnection, RedisFault, note_garbage};
 use crate::clock::{Clock, Tick};
 use crate::config::{Cluster, Tier, WhenAway};
 use crate::keys::Key;
-use crate::limits::{Budget, DayCount, DecidedBy, Policy, Told};
+use crate::limits::{Budget, DayCount, DecidedBy, Told};
 use crate::model::KeyId;
 
 /// Failures in a row after which Redis is away, and no request waits for it.
@@ -33,12 +33,13 @@ const REMEMBERED: Duration = Duration::from_millis(100);
 pub struct SharedLimits {
     pub(super) config: Cluster,
     pub(super) clock: Clock,
-    pub(super) script: Script,
-    /// With its number: a new connection has another one.
-    connection: tokio::sync::Mutex<(u64, Option<RedisConnection>)>,
+    script: Script,
+    connection: tokio::sync::Mutex<Option<RedisConnection>>,
     pub counters: Counters,
     /// In a row.
-    failures: AtomicU32,
+    pub(super) failures: AtomicU32,
+    /// Names this process among all that ever had this node's name: 16 hexadecimal digits.
+    pub(super) incarnation: String,
     pub(super) started: Instant,
     /// How many nodes count, as last seen.
     pub(super) nodes_seen: AtomicU32,
@@ -54,22 +55,27 @@ pub struct Counters {
     pub questions: [AtomicU64; 2],
     /// Requests that were decided without Redis, by `when_away`.
     pub decided_away: AtomicU64,
-    /// Keys in which something stood that is not ours, which was replaced.
-    pub garbage: AtomicU64,
+}
+
+/// Decides on the requests of one key.
+pub(super) fn limit_script() -> Script {
+    Script::new(include_str!("limit.lua"))
 }
 
 impl SharedLimits {
     pub(super) fn new(config: Cluster, clock: Clock) -> Arc<Self> {
+        let nodes = NodeRecords { state: Some(NodeState::Starting), list: Vec::new(), read_at: clock.now() };
         Arc::new(SharedLimits {
             config,
             clock,
-            script: Script::new(include_str!("limit.lua")),
+            script: limit_script(),
             connection: tokio::sync::Mutex::default(),
             counters: Counters::default(),
             failures: AtomicU32::new(0),
+            incarnation: format!("{:016x}", fastrand::u64(..)),
             started: Instant::now(),
             nodes_seen: AtomicU32::new(1),
-            nodes: Mutex::default(),
+            nodes: Mutex::new(nodes),
             wake: Notify::new(),
         })
     }
@@ -112,39 +118,33 @@ impl SharedLimits {
     }
 
     /// Asks Redis to charge one request, and waits for `cluster.timeout` at most; `None`: it has not answered.
-    pub async fn ask(self: &Arc<Self>, key: &Key, is_write: bool) -> Option<Told> {
+    pub async fn ask(self: &Arc<Self>, key: &Arc<Key>, is_write: bool) -> Option<Told> {
         let (sender, answer) = oneshot::channel();
-        self.add(key.id.clone(), &key.budget, is_write, (Some(sender), &key.policy));
+        self.add(key, is_write, Some(sender));
         timeout(self.config.timeout, answer).await.ok()?.ok()?
     }
 
     /// Tells Redis that the day of this key was given back. If it cannot be told now, it is with the next question.
-    pub fn reset_day(self: &Arc<Self>, key: &Key) {
+    pub fn reset_day(self: &Arc<Self>, key: &Arc<Key>) {
         let questions = &key.budget.questions;
         questions.resets_day.store(true, Ordering::Release);
         questions.open.iter().for_each(|question| question.lock().refused = None);
-        self.add(key.id.clone(), &key.budget, false, (None, &key.policy));
+        self.add(key, false, None);
     }
 
     /// Adds a request to the next question, and asks it unless one is under way.
-    fn add(
-        self: &Arc<Self>,
-        id: KeyId,
-        budget: &Arc<Budget>,
-        is_write: bool,
-        (sender, policy): (Option<oneshot::Sender<Option<Told>>>, &Arc<Policy>),
-    ) {
-        let mut question = budget.questions.open[usize::from(is_write)].lock();
+    fn add(self: &Arc<Self>, key: &Arc<Key>, is_write: bool, sender: Option<oneshot::Sender<Option<Told>>>) {
+        let mut question = key.budget.questions.open[usize::from(is_write)].lock();
         question.waiting.extend(sender);
-        question.policy = Some(policy.clone());
+        question.policy = Some(key.policy.clone());
         if !mem::replace(&mut question.is_under_way, true) {
-            let (limits, budget) = (self.clone(), budget.clone());
-            tokio::spawn(async move { limits.ask_all(id, budget, is_write).await });
+            let (limits, key) = (self.clone(), key.clone());
+            tokio::spawn(async move { limits.ask_all(&key.id, &key.budget, is_write).await });
         }
     }
 
     /// Asks until nobody waits.
-    async fn ask_all(&self, id: KeyId, budget: Arc<Budget>, is_write: bool) {
+    async fn ask_all(&self, id: &KeyId, budget: &Budget, is_write: bool) {
         let question = &budget.questions.open[usize::from(is_write)];
         let name = format!("{}:l:{id}", self.config.prefix);
         loop {
@@ -160,7 +160,7 @@ impl SharedLimits {
                     }
                 }
             };
-            let answer = self.question(&name, waiting.len(), is_write, policy.tier(), &budget).await;
+            let answer = self.question(&name, waiting.len(), is_write, policy.tier(), budget).await;
             let Some((let_in, told)) = answer else { continue }; // those that wait are told by their channel's end
             if let_in < waiting.len() {
                 let wait = told.over(policy.tier(), is_write).1.min(REMEMBERED);
@@ -199,7 +199,6 @@ impl SharedLimits {
         match self.run_script(name, &arguments).await {
             Ok([let_in, main, write, day, count, unix, garbage]) => {
                 if garbage != 0 {
-                    self.counters.garbage.fetch_add(1, Ordering::Relaxed);
                     note_garbage(name);
                 }
                 let (main, write) = (Duration::from_nanos(main), Duration::from_nanos(write));
@@ -220,11 +219,9 @@ impl SharedLimits {
         let run = async {
             let mut is_again = false;
             loop {
-                let (number, connection) = self.connection().await?;
+                let connection = self.connection().await?;
                 match connection.run_script(&self.script, name, arguments).await {
-                    Err(fault) if fault.needs_connection && !mem::replace(&mut is_again, true) => {
-                        self.disconnect(number)
-                    }
+                    Err(fault) if fault.needs_connection && !mem::replace(&mut is_again, true) => self.disconnect(),
                     answer => return answer,
                 }
             }
@@ -238,23 +235,19 @@ impl SharedLimits {
         answer
     }
 
-    /// The connection that all share, with its number; it is made if there is none.
-    pub(super) async fn connection(&self) -> Result<(u64, RedisConnection), RedisFault> {
+    /// The connection that all share; it is made if there is none.
+    pub(super) async fn connection(&self) -> Result<RedisConnection, RedisFault> {
         let mut shared = self.connection.lock().await;
-        if let (number, Some(connection)) = &*shared {
-            return Ok((*number, connection.clone()));
+        if let Some(connection) = &*shared {
+            return Ok(connection.clone());
         }
-        let connection = RedisConnection::open(&self.config.redis).await?;
-        *shared = (shared.0 + 1, Some(connection.clone()));
-        Ok((shared.0, connection))
+        Ok(shared.insert(RedisConnection::open(&self.config.redis).await?).clone())
     }
 
-    /// Does without this connection, unless another one was made or is being made.
-    pub(super) fn disconnect(&self, number: u64) {
-        if let Ok(mut shared) = self.connection.try_lock()
-            && shared.0 == number
-        {
-            shared.1 = None;
+    /// Does without the connection, unless one is being made.
+    pub(super) fn disconnect(&self) {
+        if let Ok(mut shared) = self.connection.try_lock() {
+            *shared = None;
         }
     }
 
@@ -270,11 +263,5 @@ impl SharedLimits {
             tracing::error!(%fault, "Redis at {at} is away; until it answers, {meanwhile} (cluster.when_away)");
             self.wake.notify_one();
         }
-    }
-
-    /// Redis answers again.
-    pub(super) fn is_back(&self) {
-        self.failures.store(0, Ordering::Relaxed);
-        tracing::info!("Redis at {} is back; limits are shared by all nodes again", self.config.redis);
     }
 }

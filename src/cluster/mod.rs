@@ -4,13 +4,11 @@ pub mod bus; // word of writes, before an HTTP origin
 mod bus_redis; // its stream in Redis
 mod freshness; // how old what is known of others is, whether by the store's change feed or by the bus
 mod limits; // the limits that all nodes have together: `limit.lua` decides
-mod nodes; // what each node tells of itself, and whether Redis is back
+mod nodes; // what each node tells of itself through `nodes.lua`, and whether Redis is back
 mod redis; // connections
 
 pub use self::bus_redis::RedisStream;
 pub use self::freshness::{Freshness, MAX_AGE};
 pub use self::limits::{Counters, SharedLimits};
-pub use self::nodes::{
-    ClusterStatus, Node, NodeReport, NodeState, START_TIMEOUT, check, evicts_text, late_text, status,
-};
+pub use self::nodes::{ClusterStatus, Node, NodeReport, NodeState, START_TIMEOUT, check, evicts_text, status};
 pub use self::redis::{RedisConnection, RedisFault, ServerInfo};

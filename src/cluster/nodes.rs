@@ -1,19 +1,20 @@
-//! What each node tells of itself once a second, in a key of its own in Redis that expires, and what is wrong by what all of
-//! them tell. The age of a record is how far its expiry has come, so the clocks of nodes do not matter. While Redis is
-//! away, the same task finds out whether it is back.
+//! What each node tells of itself once a second, in one hash in Redis, and what is wrong by what all of them tell. The age
+//! of a record is by Redis's clock, so the clocks of nodes do not matter. While Redis is away, the same task finds out
+//! whether it is back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use redis::Script;
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 use utoipa::ToSchema;
 
 use super::bus_redis::RedisStream;
 use super::freshness::MAX_AGE;
-use super::limits::SharedLimits;
+use super::limits::{SharedLimits, limit_script};
 use super::redis::{RedisConnection, RedisFault, ServerInfo, note_garbage};
 use crate::clock::{Clock, Tick};
 use crate::config::{Cluster, ConfigHash};
@@ -33,20 +34,16 @@ const BEAT_WITHIN: Duration = Duration::from_secs(1);
 /// For how long a node counts after it was heard.
 const COUNTS_FOR: Duration = Duration::from_secs(10);
 
-/// For how long the record of a node is kept that ended without saying so.
-const KEEP_MS: u64 = 300_000;
-
 /// A question about no key: one request at one a second.
 const PROBE: [u64; 10] = [1, 0, 0, 1_000_000_000, 1, 0, 0, 0, 0, 0];
 
 /// What is the same at all nodes that serve: its name, what to give them, and its hash.
-const COMPARED: [Compared; 2] = [
+const COMPARED: [(&str, &str, HashOf); 2] = [
     ("configurations", "settings", |node| Some(&node.config_hash)),
     ("key files", "keys", |node| node.keys_hash.as_deref()),
 ];
 
-/// See [`COMPARED`].
-type Compared = (&'static str, &'static str, fn(&Node) -> Option<&str>);
+type HashOf = fn(&Node) -> Option<&str>;
 
 /// What a node does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -107,24 +104,13 @@ pub struct ClusterStatus {
     pub warnings: Vec<String>,
 }
 
-/// What this node tells, and what it read of all nodes.
+/// What this node does, and what it read of all nodes.
 #[derive(Debug)]
 pub(super) struct NodeRecords {
-    /// Names this process among all that ever had this node's name: 16 hexadecimal digits.
-    incarnation: String,
     /// `None`: it has ended.
     pub(super) state: Option<NodeState>,
-    list: Vec<Node>,
-    read_at: Tick,
-    /// When as many nodes as count now were seen last.
-    counted_at: Tick,
-}
-
-impl Default for NodeRecords {
-    fn default() -> Self {
-        let (incarnation, state) = (format!("{:016x}", fastrand::u64(..)), Some(NodeState::Starting));
-        NodeRecords { incarnation, state, list: Vec::new(), read_at: Tick(0), counted_at: Tick(0) }
-    }
+    pub(super) list: Vec<Node>,
+    pub(super) read_at: Tick,
 }
 
 /// Asks Redis for the nodes, and tells nothing.
@@ -133,7 +119,7 @@ impl Default for NodeRecords {
 /// Why Redis cannot be used.
 pub async fn status(config: &Cluster) -> Result<(ServerInfo, ClusterStatus), RedisFault> {
     let connection = RedisConnection::open(&config.redis).await?;
-    let ask = async { Ok((connection.info().await?, read(&connection, config, false).await?)) };
+    let ask = async { Ok((connection.info().await?, tell(&connection, config, "", "").await?)) };
     let (info, nodes) = in_time(ask).await?;
     let mut all = warnings(&nodes);
     all.extend(info.evicts.then(|| evicts_text(config)));
@@ -146,17 +132,17 @@ pub async fn status(config: &Cluster) -> Result<(ServerInfo, ClusterStatus), Red
 /// # Errors
 /// Why it cannot be used.
 pub async fn check(config: &Cluster) -> Result<(ServerInfo, Duration), RedisFault> {
-    let limits = SharedLimits::new(config.clone(), Clock::system());
+    let script = limit_script();
     let connection = RedisConnection::open(&config.redis).await?;
     let ask = async {
         let info = connection.info().await?;
         // The rights, by what a node does.
-        limits.tell(&connection, "check", Some("{}")).await?;
-        limits.tell(&connection, "check", None).await?;
+        tell(&connection, config, "check", "{}").await?;
+        tell(&connection, config, "check", "").await?;
         let probe = probe(config);
-        let _: Vec<u64> = connection.run_script(&limits.script, &probe, &PROBE).await?; // it loads the script, too
+        let _: Vec<u64> = connection.run_script(&script, &probe, &PROBE).await?; // it loads the script, too
         let begin = Instant::now();
-        let _: Vec<u64> = connection.run_script(&limits.script, &probe, &PROBE).await?;
+        let _: Vec<u64> = connection.run_script(&script, &probe, &PROBE).await?;
         Ok((info, begin.elapsed()))
     };
     let checked = in_time(ask).await?;
@@ -170,44 +156,28 @@ async fn in_time<T>(ask: impl Future<Output = Result<T, RedisFault>>) -> Result<
     timeout(BEAT_WITHIN, ask).await.map_err(|_| RedisFault::late("a command", BEAT_WITHIN)).flatten()
 }
 
-/// The set of the incarnations that have a record, and one of these. All have one hash tag.
-fn index(config: &Cluster) -> String {
-    format!("{}:{{node}}", config.prefix)
-}
-
 /// What is no key's.
 fn probe(config: &Cluster) -> String {
     format!("{}:probe", config.prefix)
 }
 
-fn name_of(config: &Cluster, incarnation: &str) -> String {
-    format!("{}:{incarnation}", index(config))
-}
-
-/// What all nodes have told, in order of name; `cleans`: what is left of nodes that are forgotten is removed.
-async fn read(connection: &RedisConnection, config: &Cluster, cleans: bool) -> Result<Vec<Node>, RedisFault> {
-    let index = index(config);
-    let (incarnations,): (Vec<String>,) = connection.run_all(redis::pipe().smembers(&index)).await?;
-    if incarnations.is_empty() {
-        return Ok(Vec::new());
+/// Puts the record of a node into Redis (empty: it has ended), and reads what all nodes have told, in order of name.
+async fn tell(
+    connection: &RedisConnection,
+    config: &Cluster,
+    incarnation: &str,
+    record: &str,
+) -> Result<Vec<Node>, RedisFault> {
+    let (script, key) = (Script::new(include_str!("nodes.lua")), format!("{}:nodes", config.prefix));
+    let (is_garbage, told): (bool, Vec<(String, u64, String)>) =
+        connection.run_script(&script, &key, &[incarnation, record]).await?;
+    if is_garbage {
+        note_garbage(&key);
     }
-    let (mut records, mut gone) = (redis::pipe(), redis::pipe());
-    for incarnation in &incarnations {
-        records.get(name_of(config, incarnation)).pttl(name_of(config, incarnation));
-    }
-    let answers: Vec<redis::Value> = connection.run_all(&records).await?;
-    let mut nodes = Vec::new();
-    for (incarnation, answer) in incarnations.iter().zip(answers.chunks_exact(2)) {
-        let record: Vec<u8> = redis::from_redis_value(answer[0].clone()).unwrap_or_default();
-        let left: i64 = redis::from_redis_value(answer[1].clone()).unwrap_or(-1);
-        match Node::read(incarnation, left, &record) {
-            Some(node) => nodes.push(node),
-            None => drop(gone.srem(&index, incarnation)),
-        }
-    }
-    if cleans && !gone.is_empty() {
-        let _: Vec<redis::Value> = connection.run_all(&gone).await?;
-    }
+    let node = |(incarnation, age_ms, record): (_, _, String)| {
+        Some(Node { incarnation, age_ms, ..from_object(record.as_bytes()).ok()? })
+    };
+    let mut nodes: Vec<Node> = told.into_iter().filter_map(node).collect();
     // One that is heard no more, and whose place another one of its name has taken, was restarted.
     let heard: Vec<String> = nodes.iter().filter(|node| node.is_heard()).map(|node| node.node.clone()).collect();
     nodes.retain(|node| node.is_heard() || !heard.contains(&node.node));
@@ -220,7 +190,7 @@ impl SharedLimits {
     ///
     /// # Errors
     /// Why Redis cannot be used, as a text for people.
-    pub async fn start(config: Cluster, config_hash: ConfigHash, clock: Clock) -> Result<Arc<Self>, String> {
+    pub async fn start(config: Cluster, clock: Clock) -> Result<Arc<Self>, String> {
         let begin = Instant::now();
         let info = loop {
             match check(&config).await {
@@ -232,77 +202,45 @@ impl SharedLimits {
         if info.evicts {
             tracing::warn!("{}", evicts_text(&config));
         }
-        let limits = SharedLimits::new(config, clock);
-        if let Err(fault) = limits.beat(NodeReport { config_hash, keys_hash: None, writes_age: None }).await {
-            limits.failed(&fault);
-        }
-        Ok(limits)
+        Ok(SharedLimits::new(config, clock))
     }
 
     /// Tells the other nodes of this one, until [`SharedLimits::set_state`] says that it ends.
     pub async fn run(&self, report: impl Fn() -> NodeReport + Send) {
         loop {
-            let every = if self.is_away() { PROBE_EVERY } else { BEAT_EVERY };
-            let _ = timeout(every, self.wake.notified()).await; // whichever comes first
+            let ends = self.nodes.lock().state.is_none();
             if let Err(fault) = self.beat(report()).await {
                 self.failed(&fault);
             }
-            if self.nodes.lock().state.is_none() {
+            if ends {
                 return;
             }
+            let every = if self.is_away() { PROBE_EVERY } else { BEAT_EVERY };
+            let _ = timeout(every, self.wake.notified()).await; // whichever comes first
         }
     }
 
     /// Tells of this node, and reads what the others told. If Redis was away, it must decide in time before it is back.
     async fn beat(&self, report: NodeReport) -> Result<(), RedisFault> {
         let record = self.record(report);
-        let incarnation = self.nodes.lock().incarnation.clone();
-        let mut number = 0;
-        let beat = async {
-            let connection;
-            (number, connection) = self.connection().await?;
-            self.tell(&connection, &incarnation, record.as_deref()).await?;
-            read(&connection, &self.config, true).await
-        };
+        let beat = async { tell(&self.connection().await?, &self.config, &self.incarnation, &record).await };
         let told = in_time(beat).await;
         // One over which nothing comes back is no better than none.
-        if told.is_err() || self.is_away() {
-            self.disconnect(number);
+        if told.is_err() {
+            self.disconnect();
         }
         self.set_nodes(told?);
         if self.is_away() {
             self.run_script(&probe(&self.config), &PROBE).await?;
-            self.is_back();
+            self.failures.store(0, Ordering::Relaxed);
+            tracing::info!("Redis at {} is back; limits are shared by all nodes again", self.config.redis);
         }
         Ok(())
     }
 
-    /// Puts the record of an incarnation into Redis; `None`: it has ended.
-    async fn tell(
-        &self,
-        connection: &RedisConnection,
-        incarnation: &str,
-        record: Option<&str>,
-    ) -> Result<(), RedisFault> {
-        let (index, name) = (index(&self.config), name_of(&self.config, incarnation));
-        let mut tell = redis::pipe();
-        match record {
-            Some(record) => tell.pset_ex(&name, record, KEEP_MS).sadd(&index, incarnation),
-            None => tell.del(&name).srem(&index, incarnation),
-        };
-        let mut told: Result<Vec<redis::Value>, _> = connection.run_all(&tell).await;
-        if told.as_ref().is_err_and(RedisFault::is_of_another_type) {
-            self.counters.garbage.fetch_add(1, Ordering::Relaxed);
-            note_garbage(&index);
-            let _: Vec<redis::Value> = connection.run_all(redis::pipe().del(&index)).await?;
-            told = connection.run_all(&tell).await;
-        }
-        told.map(drop)
-    }
-
-    /// What this node tells the others; `None`: it ends.
-    fn record(&self, NodeReport { config_hash, keys_hash, writes_age }: NodeReport) -> Option<String> {
-        let state = self.nodes.lock().state?;
+    /// What this node tells the others; empty: it ends.
+    fn record(&self, NodeReport { config_hash, keys_hash, writes_age }: NodeReport) -> String {
+        let Some(state) = self.nodes.lock().state else { return String::new() };
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let node = Node {
             incarnation: String::new(),
@@ -317,20 +255,15 @@ impl SharedLimits {
             writes_age_ms: writes_age.map(millis),
             cut_off: writes_age >= Some(MAX_AGE),
         };
-        serde_json::to_string(&node).ok() // it has no map
+        serde_json::to_string(&node).unwrap_or_default() // it has no map
     }
 
-    /// What all nodes told was read now. Fewer nodes count only once fewer were seen for ten seconds: after an outage the
-    /// others tell of themselves one after the other.
+    /// What all nodes told was read now.
     fn set_nodes(&self, list: Vec<Node>) {
         let count = list.iter().filter(|node| node.is_heard()).count();
-        let (count, now) = (u32::try_from(count).unwrap_or(u32::MAX).max(1), self.clock.now());
+        self.nodes_seen.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
         let mut nodes = self.nodes.lock();
-        (nodes.read_at, nodes.list) = (now, list);
-        if count >= self.nodes_seen.load(Ordering::Relaxed) || now.since(nodes.counted_at) >= COUNTS_FOR {
-            nodes.counted_at = now;
-            self.nodes_seen.store(count, Ordering::Relaxed);
-        }
+        (nodes.read_at, nodes.list) = (self.clock.now(), list);
     }
 
     /// All nodes, as they were told within the last second, or before Redis was away.
@@ -346,22 +279,11 @@ impl SharedLimits {
     /// How many configurations the nodes have that serve, and how many key files.
     pub fn configurations(&self) -> [usize; 2] {
         let nodes = self.nodes.lock();
-        COMPARED.map(|compared| by_hash(&nodes.list, &compared).len())
+        COMPARED.map(|(_, _, hash)| by_hash(&nodes.list, hash).len())
     }
 }
 
 impl Node {
-    /// What stands in Redis under this incarnation, with so many milliseconds left until it expires; `None`: nothing, or
-    /// no record of a node.
-    fn read(incarnation: &str, left_ms: i64, record: &[u8]) -> Option<Node> {
-        let node: Node = from_object(record).ok()?;
-        let age_ms = KEEP_MS.saturating_sub(u64::try_from(left_ms).ok()?);
-        // Another program may have written it.
-        let is_shown =
-            [&node.node, &node.version, &node.config_hash].iter().all(|text| !text.contains(char::is_control));
-        is_shown.then(|| Node { incarnation: incarnation.to_owned(), age_ms, ..node })
-    }
-
     /// What it does, and whether it is heard.
     pub fn state_in_words(&self) -> &'static str {
         match self.state {
@@ -384,12 +306,12 @@ impl Node {
     }
 }
 
-/// The nodes that serve and have this, by its hash.
-fn by_hash<'n>(nodes: &'n [Node], (_, _, hash): &Compared) -> BTreeMap<&'n str, Vec<&'n Node>> {
+/// The names of the nodes that serve and have this, by its hash.
+fn by_hash(nodes: &[Node], hash: HashOf) -> BTreeMap<&str, Vec<&str>> {
     let mut by_hash = BTreeMap::<_, Vec<_>>::new();
     for node in nodes.iter().filter(|node| node.is_heard() && node.state == NodeState::Serving) {
         if let Some(hash) = hash(node) {
-            by_hash.entry(hash).or_default().push(node);
+            by_hash.entry(hash).or_default().push(&*node.node);
         }
     }
     by_hash
@@ -403,14 +325,12 @@ fn warnings(list: &[Node]) -> Vec<String> {
                     and this cluster.prefix";
         warnings.push(text.to_owned());
     }
-    for compared in &COMPARED {
-        let nodes = by_hash(list, compared);
+    for (what, same, hash) in COMPARED {
+        let nodes = by_hash(list, hash);
         if nodes.len() > 1 {
-            let names = |nodes: &[&Node]| nodes.iter().map(|node| &*node.node).collect::<Vec<_>>().join(", ");
-            let at: Vec<_> = nodes.iter().map(|(hash, nodes)| format!("{hash} at {}", names(nodes))).collect();
-            let (what, same, _) = compared;
-            warnings
-                .push(format!("the {what} of the nodes differ ({}): give all of them the same {same}", at.join("; ")));
+            let at: Vec<_> = nodes.iter().map(|(hash, names)| format!("{hash} at {}", names.join(", "))).collect();
+            let at = at.join("; ");
+            warnings.push(format!("the {what} of the nodes differ ({at}): give all of them the same {same}"));
         }
     }
     for node in list {
@@ -429,12 +349,6 @@ fn warnings(list: &[Node]) -> Vec<String> {
         }
     }
     warnings
-}
-
-/// What is said of a server that answers later than a request waits for it.
-pub fn late_text(config: &Cluster, took: Duration) -> String {
-    let (took, waits) = (took.as_millis(), config.timeout.as_millis());
-    format!("it answers after {took} ms, and a request waits {waits} ms for it (cluster.timeout)")
 }
 
 /// What is said of a server that evicts keys.
@@ -499,8 +413,6 @@ mod tests {
         let with = |name, hash: &str| node(name, |n| n.keys_hash = Some(hash.to_owned()));
         says([with("a", "1111"), with("b", "2222")], &["key files of the nodes differ (1111 at a; 2222 at b)"]);
         assert_eq!(of([with("a", "1111"), with("b", "1111"), node("c", |_| {})]), Vec::<String>::new());
-        let before = serde_json::to_string(&node("a", |_| {})).unwrap().replace("\"keys_hash\":null,", "");
-        assert_eq!(Node::read("i1", 0, before.as_bytes()).unwrap().keys_hash, None);
     }
 
     #[test]
@@ -509,15 +421,5 @@ mod tests {
         says([node("a", |_| {}), node("b", |n| n.age_ms = 33_000)], &["node b", "last heard 33 s ago"]);
         let gave_up = node("b", |n| (n.age_ms, n.state) = (33_000, NodeState::Starting));
         assert_eq!(of([gave_up]), Vec::<String>::new());
-    }
-
-    #[test]
-    fn what_is_no_record_is_left_out() {
-        let good = serde_json::to_string(&node("a", |_| {})).unwrap();
-        assert_eq!(Node::read("i1", 298_500, good.as_bytes()).unwrap().age_ms, 1500);
-        let evil = good.replace("\"a\"", "\"a\\u001b[2J\"");
-        for (incarnation, left, record) in [("i1", -1, &*good), ("i1", 5, &evil), ("i1", 5, "{}"), ("i1", 5, "")] {
-            assert_eq!(Node::read(incarnation, left, record.as_bytes()), None, "{incarnation:?} {left} {record}");
-        }
     }
 }

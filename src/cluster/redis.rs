@@ -1,16 +1,15 @@
 //! Connections to Redis or Valkey: one server, a Unix socket, Sentinels or a Redis Cluster, with a deadline around each
 //! connect. Who asks sets the deadline of the answer. What is said of a failure never holds a password.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
-use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
+use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, IntoConnectionInfo, Pipeline,
-    RedisConnectionInfo, RedisError, RedisResult, Script, ServerErrorKind, TlsMode,
+    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo,
+    RedisError, RedisResult, Script, ServerErrorKind, TlsMode, ToRedisArgs,
 };
 use thiserror::Error;
 use tokio::time::timeout;
@@ -78,20 +77,9 @@ impl From<RedisError> for RedisFault {
                 fault("its Sentinels know no primary of the name in `?master=`".to_owned(), true, true)
             }
             (ErrorKind::Server(_), code) => fault(format!("it answers {code} {detail}"), true, false),
-            // Its own text repeats the line of the file that is no PEM.
-            _ if is_about_roots(&error) => {
-                fault("this machine's root certificates cannot be read; are they PEM files?".to_owned(), true, true)
-            }
             _ => fault(error.to_string(), true, true),
         }
     }
-}
-
-/// Whether the system's root certificates are at fault.
-fn is_about_roots(error: &RedisError) -> bool {
-    let source = std::error::Error::source(error);
-    let source = source.and_then(|source| source.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>());
-    source.is_some_and(|source| source.is::<rustls_native_certs::Error>())
 }
 
 impl RedisFault {
@@ -126,31 +114,20 @@ impl RedisConnection {
         &self,
         script: &Script,
         key: &str,
-        arguments: &[u64],
+        arguments: impl ToRedisArgs,
     ) -> Result<T, RedisFault> {
         let mut invocation = script.key(key);
-        for argument in arguments {
-            invocation.arg(*argument);
-        }
+        invocation.arg(arguments);
         Ok(match &mut self.0.clone() {
             Link::One(one) => invocation.invoke_async(one).await,
             Link::Cluster(cluster) => invocation.invoke_async(cluster).await,
         }?)
     }
 
-    /// Runs commands whose keys have one hash tag.
-    pub async fn run_all<T: FromRedisValue>(&self, commands: &Pipeline) -> Result<T, RedisFault> {
-        Ok(match &mut self.0.clone() {
-            Link::One(one) => commands.query_async(one).await,
-            Link::Cluster(cluster) => commands.query_async(cluster).await,
-        }?)
-    }
-
     /// What the server says of itself; of a Redis Cluster nothing.
     pub async fn info(&self) -> Result<ServerInfo, RedisFault> {
         let Link::One(one) = &self.0 else { return Ok(ServerInfo::default()) };
-        let info: Cmd = redis::cmd("INFO");
-        match info.query_async::<String>(&mut one.clone()).await.map_err(RedisFault::from) {
+        match redis::cmd("INFO").query_async::<String>(&mut one.clone()).await.map_err(RedisFault::from) {
             Ok(text) => judge(&text),
             // Its user may not ask. What is needed of it shows when a script runs.
             Err(fault) if !fault.needs_connection => Ok(ServerInfo::default()),
@@ -188,46 +165,6 @@ async fn link(at: &RedisAt, response_timeout: Option<Duration>) -> RedisResult<L
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(2 * CONNECT_TIMEOUT)) // `connect` comes first
         .set_response_timeout(response_timeout);
-    let address = |server: &HostPort| address(server, at.tls);
-    let tls = at.tls.then_some(TlsMode::Secure);
-    match &at.servers {
-        RedisServers::One(server) => one(address(server), at, &config).await,
-        RedisServers::Unix(path) => one(ConnectionAddr::Unix(path.clone()), at, &config).await,
-        RedisServers::Sentinels { sentinels, master } => {
-            let mut builder =
-                SentinelClientBuilder::new(sentinels.iter().map(address), master, SentinelServerType::Master)?;
-            builder = builder.set_client_to_redis_db(at.database);
-            if let Some(mode) = tls {
-                builder = builder.set_client_to_redis_tls_mode(mode).set_client_to_sentinel_tls_mode(mode);
-            }
-            if let Some(user) = &at.user {
-                builder = builder.set_client_to_redis_username(user);
-            }
-            if let Some(password) = &at.password {
-                builder = builder.set_client_to_redis_password(password);
-            }
-            builder.build()?.get_async_connection_with_config(&config).await.map(Link::One)
-        }
-        RedisServers::Cluster(nodes) => {
-            let mut builder = ClusterClientBuilder::new(nodes.iter().map(address))
-                .connection_timeout(CONNECT_TIMEOUT)
-                .response_timeout(response_timeout.unwrap_or(CONNECT_TIMEOUT))
-                .retries(1);
-            if let Some(mode) = tls {
-                builder = builder.tls(mode);
-            }
-            if let Some(user) = &at.user {
-                builder = builder.username(user);
-            }
-            if let Some(password) = &at.password {
-                builder = builder.password(password);
-            }
-            builder.build()?.get_async_connection().await.map(Link::Cluster)
-        }
-    }
-}
-
-async fn one(address: ConnectionAddr, at: &RedisAt, config: &AsyncConnectionConfig) -> RedisResult<Link> {
     let mut settings = RedisConnectionInfo::default().set_db(at.database);
     if let Some(user) = &at.user {
         settings = settings.set_username(user);
@@ -235,8 +172,32 @@ async fn one(address: ConnectionAddr, at: &RedisAt, config: &AsyncConnectionConf
     if let Some(password) = &at.password {
         settings = settings.set_password(password);
     }
-    let client = Client::open(address.into_connection_info()?.set_redis_settings(settings))?;
-    client.get_multiplexed_async_connection_with_config(config).await.map(Link::One)
+    let address = |server: &HostPort| address(server, at.tls);
+    let one = match &at.servers {
+        RedisServers::One(server) => address(server),
+        RedisServers::Unix(path) => ConnectionAddr::Unix(path.clone()),
+        RedisServers::Sentinels { sentinels, master } => {
+            let mut primary = SentinelNodeConnectionInfo::default().set_redis_connection_info(settings);
+            if at.tls {
+                primary = primary.set_tls_mode(TlsMode::Secure);
+            }
+            let sentinels = sentinels.iter().map(address).collect();
+            let mut client =
+                SentinelClient::build(sentinels, master.clone(), Some(primary), SentinelServerType::Master)?;
+            return client.get_async_connection_with_config(&config).await.map(Link::One);
+        }
+        RedisServers::Cluster(nodes) => {
+            let with_settings = |node| Ok(address(node).into_connection_info()?.set_redis_settings(settings.clone()));
+            let nodes: Vec<_> = nodes.iter().map(with_settings).collect::<RedisResult<_>>()?;
+            let client = ClusterClientBuilder::new(nodes)
+                .connection_timeout(CONNECT_TIMEOUT)
+                .response_timeout(response_timeout.unwrap_or(CONNECT_TIMEOUT))
+                .retries(1);
+            return client.build()?.get_async_connection().await.map(Link::Cluster);
+        }
+    };
+    let client = Client::open(one.into_connection_info()?.set_redis_settings(settings))?;
+    client.get_multiplexed_async_connection_with_config(&config).await.map(Link::One)
 }
 
 fn address(server: &HostPort, tls: bool) -> ConnectionAddr {

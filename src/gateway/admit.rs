@@ -121,7 +121,7 @@ impl<'h> Admission<'h> {
     pub(super) fn secret(&self) -> Digest {
         match self {
             Admission::Admitted(admitted) => admitted.digest,
-            Admission::Stranger(stranger) => stranger.learned_key.digest(),
+            Admission::Stranger(stranger) => stranger.learned_key.digest,
         }
     }
 
@@ -237,7 +237,7 @@ impl Gateway {
         if details.awaits_limits {
             self.charge_after_wait(Some(&request), operation, details).await?;
         }
-        let (learned_key, digest) = (Some(key.clone()), key.digest());
+        let (learned_key, digest) = (Some(key.clone()), key.digest);
         let (key, checked_at) = (key.key.clone(), self.core.now());
         Ok(Admitted { request, key, learned_key, is_proven: true, digest, forwarded, checked_at })
     }

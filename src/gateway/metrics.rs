@@ -74,9 +74,7 @@ fn encode_shared(limits: &SharedLimits, encoder: &mut DescriptorEncoder<'_>) -> 
     let questions = [([("result", "answered")], answered), ([("result", "failed")], failed)];
     counters(encoder, "guildgate_redis_questions", "Scripts about a key's shared limits", questions)?;
     let help = "Decisions of this node alone, while Redis did not answer";
-    counter(encoder, "guildgate_redis_away_decisions", help, read(&counters_of.decided_away))?;
-    let help = "Keys in Redis in which something else stood, which was replaced";
-    counter(encoder, "guildgate_redis_garbage", help, read(&counters_of.garbage))
+    counter(encoder, "guildgate_redis_away_decisions", help, read(&counters_of.decided_away))
 }
 
 /// What is shown only with `cluster.redis` and an HTTP origin.

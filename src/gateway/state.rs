@@ -82,11 +82,7 @@ impl State {
             return HashSet::new();
         }
         // What an HTTP origin answered to a key is not about the guild that it was listed under before.
-        let mut realms = self.key_table.realms_left(&before.key_table);
-        if matches!(self.keys, KeySource::Store(_)) {
-            realms.extend(self.key_table.realms_of_new_keys());
-        }
-        realms
+        self.key_table.realms_left(&before.key_table)
     }
 
     /// Whether changes in the store can outdate cached answers. The store holds nothing about the answers of an HTTP

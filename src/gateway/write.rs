@@ -44,11 +44,7 @@ impl Gateway {
         let settled = !answer.as_ref().is_err_and(|fault| may_have_happened(*fault));
         match settled {
             true => write.end(),
-            false => {
-                let until = self.core.now().plus(ttl);
-                write.end_unknown(until);
-                self.alone.unknown_outcome(member, until);
-            }
+            false => write.end_unknown(self.core.now().plus(ttl)),
         }
         if answer.is_err() && settled {
             return answer; // nothing has changed

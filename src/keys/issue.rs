@@ -1,4 +1,4 @@
-//! Makes keys and gives them other secrets, for the commands and the admin API alike: a free id, a tier that the
+//! Makes keys and gives them other secrets, for the commands and the admin API alike: an id, a tier that the
 //! configuration has, and an overlap that lasts as long as it says. The secret is returned once and kept nowhere.
 
 use std::time::Duration;
@@ -41,7 +41,7 @@ impl NewKey {
         check_tier(self.tier.as_deref(), limits)?;
         let key = ApiKey::generate().map_err(IssueError::NoRandomness)?;
         let record = KeyRecord {
-            id: free_id(store).await?.into(),
+            id: random_id().into(),
             name: one_line(&self.name).into_owned(), // as the store keeps it
             guild: self.guild,
             digest: key.digest(),
@@ -57,14 +57,9 @@ impl NewKey {
     }
 }
 
-/// An id that is not taken: `k_` and 8 letters or digits. It is a name and no secret.
-async fn free_id(store: &Store) -> Result<String, StoreError> {
-    loop {
-        let id: String = "k_".chars().chain((0..8).map(|_| fastrand::alphanumeric().to_ascii_lowercase())).collect();
-        if store.key(&id).await?.is_none() {
-            return Ok(id);
-        }
-    }
+/// `k_` and 8 letters or digits. It is a name and no secret. The store refuses one that is taken.
+fn random_id() -> String {
+    "k_".chars().chain((0..8).map(|_| fastrand::alphanumeric().to_ascii_lowercase())).collect()
 }
 
 /// Gives a key another secret; the one before works for `overlap`. Returns the new one, and when the one before ends in

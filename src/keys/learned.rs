@@ -4,8 +4,8 @@
 //! not asked here: `gateway` asks, and reports the answer.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -27,6 +27,9 @@ const MAX_KNOWN: u64 = 100_000;
 /// refused key is charged to its address.
 const MAX_REFUSED: u64 = 65_536;
 
+/// Locks of keys about which the origin is asked, about 4 MB: more than wait at once.
+const MAX_PROVING: u64 = 16_384;
+
 /// The keys that the origin's answers have proven or refused (contract section 3, `keys.source = "origin"`). Each key
 /// has a realm of answers of its own, since only the origin knows its guild.
 #[derive(Debug)]
@@ -34,8 +37,9 @@ pub struct LearnedKeys {
     known: Cache<Digest, Arc<LearnedKey>>,
     refused: Cache<Digest, Tick>,
     rules: ArcSwap<LearnedKeyRules>,
-    /// Held while the origin is asked about a key, so that of many requests with one key one proves it.
-    proving: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
+    /// Held while the origin is asked about a key, so that of many requests with one key one proves it. One that is
+    /// forgotten while it is held costs a question.
+    proving: Cache<Digest, Arc<tokio::sync::Mutex<()>>>,
     next_realm: AtomicU64,
     /// The day's counts that the store had at the start, for keys not seen since.
     day_counts: Mutex<HashMap<KeyId, DayCount>>,
@@ -57,7 +61,7 @@ pub struct LearnedKeyRules {
 #[derive(Debug)]
 pub struct LearnedKey {
     pub key: Arc<Key>,
-    digest: Digest,
+    pub digest: Digest,
     /// The tick at which the origin was asked for the newest answer that accepts it; 0: none does any more.
     accepted: Arc<AtomicU64>,
 }
@@ -73,19 +77,13 @@ pub enum KeyStatus {
     Unknown,
 }
 
-impl LearnedKey {
-    pub fn digest(&self) -> Digest {
-        self.digest
-    }
-}
-
 impl LearnedKeys {
     pub fn new(rules: LearnedKeyRules, day_counts: Vec<(KeyId, DayCount)>) -> Self {
         LearnedKeys {
             known: Cache::builder().max_capacity(MAX_KNOWN).eviction_policy(EvictionPolicy::lru()).build(),
             refused: Cache::builder().max_capacity(MAX_REFUSED).eviction_policy(EvictionPolicy::lru()).build(),
             rules: ArcSwap::from_pointee(rules),
-            proving: Mutex::default(),
+            proving: Cache::builder().max_capacity(MAX_PROVING).eviction_policy(EvictionPolicy::lru()).build(),
             next_realm: AtomicU64::new(0),
             day_counts: Mutex::new(day_counts.into_iter().collect()),
         }
@@ -111,16 +109,7 @@ impl LearnedKeys {
 
     /// The lock of whoever asks the origin about a key.
     pub fn proving(&self, digest: &Digest) -> Arc<tokio::sync::Mutex<()>> {
-        let mut all = self.proving.lock();
-        if let Some(lock) = all.get(digest).and_then(Weak::upgrade) {
-            return lock;
-        }
-        if all.len() == all.capacity() {
-            all.retain(|_, lock| lock.strong_count() > 0);
-        }
-        let lock = Arc::<tokio::sync::Mutex<()>>::default();
-        all.insert(*digest, Arc::downgrade(&lock));
-        lock
+        self.proving.get_with(*digest, Arc::default)
     }
 
     /// What is known about the key with this digest.

@@ -60,20 +60,14 @@ const MIN_HIDDEN: usize = 20;
 /// The text with all of our keys in it hidden: a message about a key that was typed instead of an id must not spread it
 /// (guarantee 9).
 pub fn hide_keys(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find("gg_") {
-        let (before, from) = rest.split_at(at + PREFIX.len());
-        let digits = from.bytes().take_while(u8::is_ascii_alphanumeric).count();
-        shown.push_str(before);
-        if digits >= MIN_HIDDEN {
-            shown.push('…');
-            rest = &from[digits..];
-        } else {
-            rest = from;
-        }
+    let mut parts = text.split("gg_");
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let digits = part.bytes().take_while(u8::is_ascii_alphanumeric).count();
+        let (hidden, rest) = if digits >= MIN_HIDDEN { ("…", &part[digits..]) } else { ("", part) };
+        shown.extend(["gg_", hidden, rest]);
     }
-    shown + rest
+    shown
 }
 
 /// 43 base62 characters that carry 256 random bits.

@@ -22,7 +22,6 @@ pub struct KeyTable {
     /// In the order of the configuration's tiers.
     policies: Vec<Arc<Policy>>,
     budgets: Arc<Budgets>,
-    realms_of_new_keys: HashSet<Realm>,
     /// In ticks; 0: no task follows the source.
     confirmed_at: AtomicU64,
 }
@@ -41,30 +40,18 @@ impl KeyTable {
         let (realms, budgets) = (before.realms.clone(), before.budgets.clone());
         let mut table = KeyTable { realms, policies, budgets, ..KeyTable::default() };
         table.set_confirmed_at(before.confirmed_at());
-        let (mut new, mut kept) = (HashSet::new(), HashSet::new());
         for key in listed {
-            let (policy, budget) = (table.policy_of(&key, limits), table.budgets.of(&key.id));
+            let (policy, budget) = (table.policy_for(limits.tier(key.tier.as_deref())), table.budgets.of(&key.id));
             budget.change_tier(policy.tier(), now);
             let guild = Guild { realm: table.realm(&key.guild), id: key.guild, departed: key.guild_departed };
             let entry = Key::new(key.id, guild, key.scope, key.expires, key.tier, (policy, budget));
             // Requests under way keep the table before, and with it the keys that the two do not share.
-            let was = before.by_digest.get(&key.digest);
-            let is_kept = was.is_some_and(|was| was.guild.realm == entry.guild.realm);
-            if is_kept { &mut kept } else { &mut new }.insert(entry.guild.realm);
-            let same = was.filter(|was| was.is_same(&entry)).cloned();
+            let same = before.by_digest.get(&key.digest).filter(|was| was.is_same(&entry)).cloned();
             table.by_digest.insert(key.digest, same.unwrap_or_else(|| Arc::new(entry)));
         }
-        table.realms_of_new_keys = &new - &kept;
         let ids: HashSet<&KeyId> = table.by_digest.values().map(|key| &key.id).collect();
         table.budgets.forget_idle(|id| ids.contains(id), now, unix);
         table
-    }
-
-    /// The policy of a key that is listed with this table's tiers.
-    fn policy_of(&self, key: &ListedKey, limits: &Limits) -> Arc<Policy> {
-        let tier = limits.tier(key.tier.as_deref());
-        let policy = self.policies.iter().find(|policy| policy.tier().name == tier.name);
-        policy.cloned().unwrap_or_else(|| Arc::new(Policy::new(tier.clone())))
     }
 
     /// The realms that a secret of the table before belonged to and does not any more: it was removed, or is listed for
@@ -73,12 +60,6 @@ impl KeyTable {
         let now = |secret| self.by_digest.get(secret).map(|key| key.guild.realm);
         let earlier = before.by_digest.iter().map(|(secret, key)| (secret, key.guild.realm));
         earlier.filter(|(secret, realm)| now(secret) != Some(*realm)).map(|(_, realm)| realm).collect()
-    }
-
-    /// The realms of which no key was listed in the table before. Such a guild may be one that was removed and added again
-    /// under its id.
-    pub fn realms_of_new_keys(&self) -> &HashSet<Realm> {
-        &self.realms_of_new_keys
     }
 
     /// The keys as they were listed.

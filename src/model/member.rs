@@ -5,8 +5,11 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// A member's id: 0 to 2^63-1. `007` and `7` are one member (contract section 1, "Parameters").
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u64")]
 pub struct MemberId(u64);
 
 impl MemberId {
@@ -24,6 +27,14 @@ impl MemberId {
     /// The value of a signed 64-bit column in a database.
     pub const fn as_i64(self) -> i64 {
         self.0 as i64
+    }
+}
+
+impl TryFrom<u64> for MemberId {
+    type Error = &'static str;
+
+    fn try_from(value: u64) -> Result<Self, &'static str> {
+        MemberId::new(value).ok_or("a member id is at most 9223372036854775807")
     }
 }
 

@@ -8,12 +8,10 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::intervals::BusiestInterval;
 use crate::clock::nanos;
-use crate::files::FileId;
 use crate::model::{KeyId, counted, date_of, one_line, was};
 use crate::telemetry::decisions::{Block, Counts, CutShort, Decision, RecordError, RecordReader, older};
 
@@ -78,19 +76,12 @@ pub struct RecordSummary {
 impl RecordFiles {
     /// Opens the one file named, and its older file before it; or the files named, if they are several.
     pub fn open(paths: &[PathBuf]) -> Result<Self, ReadError> {
-        let [path] = paths else {
-            return Ok(RecordFiles(paths.iter().map(|path| open(path)).collect::<Result<_, _>>()?));
+        let older = match paths {
+            [path] => Some(older(path)).filter(|older| older.exists()),
+            _ => None,
         };
-        // The newer file first: if it becomes the older one meanwhile, it is opened twice, which the id shows. In the
-        // other order, a file would be missing.
-        let newer = open(path)?;
-        let older = older(path);
-        if !older.exists() {
-            return Ok(RecordFiles(vec![newer]));
-        }
-        let older = open(&older)?;
-        let id = |file: &File| file.metadata().map(|metadata| FileId::from(&metadata)).ok();
-        Ok(RecordFiles(if id(&older.1) == id(&newer.1) { vec![newer] } else { vec![older, newer] }))
+        let files = older.iter().chain(paths).map(|path| open(path));
+        Ok(RecordFiles(files.collect::<Result<_, _>>()?))
     }
 
     /// Calls `each` with every decision, in order of time, and those of one key in an order in which they can have been
@@ -146,8 +137,6 @@ struct Sorter<'e> {
     /// The latest tick of the current run.
     latest: u64,
     buffer: Vec<Buffered>,
-    /// The tier of each key's last decision.
-    tiers: HashMap<KeyId, Option<Arc<str>>>,
 }
 
 struct Buffered {
@@ -160,8 +149,8 @@ struct Buffered {
 
 impl<'e> Sorter<'e> {
     fn new(each: &'e mut dyn FnMut(RecordedDecision<'_>)) -> Self {
-        let (summary, numbers, buffer, tiers) = (RecordSummary::default(), HashMap::new(), Vec::new(), HashMap::new());
-        Sorter { each, summary, numbers, run: (None, 0), gap: 0, latest: 0, buffer, tiers }
+        let (summary, numbers, buffer) = (RecordSummary::default(), HashMap::new(), Vec::new());
+        Sorter { each, summary, numbers, run: (None, 0), gap: 0, latest: 0, buffer }
     }
 
     fn add(&mut self, block: Block) {
@@ -177,16 +166,8 @@ impl<'e> Sorter<'e> {
         self.summary.count_strangers(strangers, written_at.unix_ms);
         for decision in decisions {
             self.latest = self.latest.max(decision.at.0);
-            let mut sort_tick = decision.at.0;
-            let last_tier = self.tiers.insert(decision.key.clone(), decision.tier.clone());
-            if last_tier.is_some_and(|tier| tier != decision.tier) {
-                // Even a refusal moves what is used up to the new tier at this tick, so it keeps its place. All
-                // decisions under the last tier come before it.
-                let earlier = self.buffer.iter_mut().filter(|buffered| buffered.decision.key == decision.key);
-                earlier.for_each(|buffered| buffered.sort_tick = buffered.sort_tick.min(sort_tick));
-            } else if decision.over.is_some() {
-                sort_tick = sort_tick.saturating_add(nanos(REORDER_WINDOW));
-            }
+            let window = if decision.over.is_some() { nanos(REORDER_WINDOW) } else { 0 };
+            let sort_tick = decision.at.0.saturating_add(window);
             let unix_ms = written_at.unix_ms(decision.at);
             self.buffer.push(Buffered { sort_tick, gap: self.gap, unix_ms, decision });
         }

@@ -265,7 +265,7 @@ struct Joined {
 async fn join_cluster(config: &Config, is_demo: bool, clock: &Clock) -> Result<Joined, ProcessError> {
     let Some(cluster) = config.cluster.clone().filter(|_| !is_demo) else { return Ok(Joined::default()) };
     let bus = RedisStream::of(&cluster).map(|stream| (Bus::new(clock.clone()), stream));
-    let limits = SharedLimits::start(cluster, config.hash, clock.clone()).await.map_err(ProcessError::Unusable)?;
+    let limits = SharedLimits::start(cluster, clock.clone()).await.map_err(ProcessError::Unusable)?;
     Ok(Joined { limits: Some(limits), bus })
 }
 

@@ -37,7 +37,7 @@ impl Node {
         // No clock of any node is that of Redis.
         let clock = Clock::manual(random.i64(0..4_000_000_000));
         let cluster = config.cluster.clone().unwrap();
-        let limits = SharedLimits::start(cluster, config.hash, clock.clone()).await.unwrap();
+        let limits = SharedLimits::start(cluster, clock.clone()).await.unwrap();
         let digest = Digest::of(b"a key");
         let listed = ListedKey {
             id: "bot".into(),

@@ -156,9 +156,9 @@ async fn a_node_that_is_killed_is_named_until_another_takes_its_place() {
     says(&here, 1, &["not heard", "was last heard", "it was killed"]).await;
     there.restart_after_kill().await;
     says(&here, 0, &["edge-2", "serving"]).await;
-    redis.ask("SADD guildgate:{node} another"); // something that is no record of a node
+    redis.ask("HSET guildgate:nodes another x"); // something that is no record of a node
     says(&here, 0, &["2 nodes"]).await;
-    let is_gone = async || !redis.ask("SMEMBERS guildgate:{node}").contains("another");
+    let is_gone = async || !redis.ask("HKEYS guildgate:nodes").contains("another");
     eventually(PATIENCE, "it is removed", is_gone).await;
 }
 

@@ -324,7 +324,7 @@ async fn the_processes_of_a_hand_over_write_as_one_node_and_say_that_they_stop()
     writes(&here, 5).await;
     eventually(SECOND_AND_SLACK, "the second's write is seen", async || seen("5").await).await;
     assert_eq!(before.exit().await, Some(0), "{}", before.stderr());
-    assert!(redis.ask("XRANGE guildgate:bus - +").contains(" bye"), "the first has said that it stops");
+    assert!(redis.ask("XRANGE guildgate:bus - +").contains("bye"), "the first has said that it stops");
     has_in_memory(&here).await;
     writes(&there, 6).await;
     eventually(SECOND_AND_SLACK, "it hears the other", async || here.get_points("bot", "7").await.body == "6").await;
@@ -419,6 +419,26 @@ async fn guarantee_2_a_node_that_was_cut_off_hears_of_a_write_of_unknown_outcome
     has_in_memory_of(&there, "8").await;
     for _ in 0..5 {
         there.get_points("bot", "7").await.is_miss();
+    }
+}
+
+#[tokio::test]
+async fn guarantee_2_a_hand_over_passes_on_the_writes_of_unknown_outcome_of_every_node() {
+    let redis = Redis::start(&[]).await;
+    let builder = node(&redis).set("server.handover", r#""handover.sock""#).points("9", 3);
+    let (mut here, there) = two_nodes(builder).await;
+    has_in_memory(&here).await;
+    for (gate, member) in [(&there, "7"), (&here, "9")] {
+        here.origin().next("setPoints", Act::Cut(Cut::BeforeHeader));
+        gate.set_points("bot", member, 5).await.is_refused(502, NO_ANSWER);
+    }
+    let is_heard = async || here.get_points("bot", "7").await.body == "5";
+    eventually(SECOND_AND_SLACK, "the write is heard of", is_heard).await;
+    assert_eq!(here.replace().await.exit().await, Some(0));
+    has_in_memory_of(&here, "8").await;
+    for _ in 0..5 {
+        here.get_points("bot", "7").await.is("5").is_miss();
+        here.get_points("bot", "9").await.is("5").is_miss();
     }
 }
 

@@ -41,7 +41,7 @@ async fn connect(gate: &TestGateway, version: u32, schema: i64) -> PeerConnectio
 
 /// The same, up to the sockets.
 async fn connect_for_sockets(gate: &TestGateway, schema: i64) -> PeerConnection {
-    let peer = connect(gate, 2, schema).await;
+    let peer = connect(gate, 3, schema).await;
     assert_eq!(receive(&peer).await.unwrap(), json!({"say": "sockets", "names": ["127.0.0.1:0"]}));
     peer
 }
@@ -77,10 +77,10 @@ async fn a_new_one_that_lies_stalls_or_leaves_before_it_accepts_is_sent_away() {
     let (schema, gate) = (schema().await, gate(Kind::Builtin).start().await);
     let mut kept = gate.connect().await;
     // Of another version, or for another store.
-    let why = refusal(connect(&gate, 3, schema).await).await;
-    assert!(why.contains("version 2") && why.contains("version 3") && why.contains("stop it"), "{why}");
+    let why = refusal(connect(&gate, 4, schema).await).await;
+    assert!(why.contains("version 3") && why.contains("version 4") && why.contains("stop it"), "{why}");
     goes_on(&gate, &mut kept, 1).await;
-    let why = refusal(connect(&gate, 2, schema + 1).await).await;
+    let why = refusal(connect(&gate, 3, schema + 1).await).await;
     assert!(why.contains(&format!("schema {schema}")) && why.contains("stop it"), "{why}");
     goes_on(&gate, &mut kept, 2).await;
     // Out of turn, or nonsense.
@@ -132,7 +132,7 @@ impl PlayedPredecessor {
         let next = self.gate.0.serve(&[]);
         let peer = timeout(PATIENCE, self.handover.accept()).await.expect("nobody asks").unwrap();
         let hello = receive(&peer).await.unwrap();
-        assert_eq!((&hello["say"], &hello["version"]), (&json!("hello"), &json!(2)));
+        assert_eq!((&hello["say"], &hello["version"]), (&json!("hello"), &json!(3)));
         ((next, peer), hello["schema"].as_i64().unwrap())
     }
 
@@ -223,16 +223,11 @@ async fn nothing_is_kept_and_no_third_one_served_until_the_old_one_is_done() {
     let mut third = played.gate.0.serve(&[]);
     assert_eq!(third.exit().await, Some(1));
     assert!(third.stderr().contains("the server before this one still answers"), "{}", third.stderr());
-    // A write to 7 may still take effect.
-    send(&peer, json!({"say": "done", "unsettled": [7]}));
+    send(&peer, json!({"say": "done", "unsettled": []}));
     drop(peer);
     next.has_said("answers no more requests").await;
-    for _ in 0..2 {
-        played.get("7").await.is("3").is_miss();
-    }
-    played.get("8").await.is("3");
-    played.get("8").await.is("3").is_hit();
-    played.is_kept("7").await;
+    played.get("7").await.is("3").is_miss();
+    played.get("7").await.is("3").is_hit();
     // And it can be replaced itself.
     let third = played.gate.0.serve(&[]);
     third.has_said("took over").await;

@@ -144,3 +144,17 @@ fn snowflakes_of_one_second_spread_over_the_table() {
     let slots: HashSet<_> = (0..1000).map(|n| std::ptr::from_ref(slot(n))).collect();
     assert!(slots.len() > 980, "{}", slots.len());
 }
+
+#[test]
+fn members_whose_write_may_take_effect_are_named_to_another_gate_until_they_are_too_many() {
+    let (gate, next) = (Gate::default(), Gate::default());
+    assert_eq!(gate.unsettled(Tick(0)), Some(Vec::new()));
+    write(&gate, GUILD).end_unknown(Tick(10));
+    gate.unsettled(Tick(9)).unwrap().into_iter().for_each(|slot| next.unknown_outcome_of(slot, Tick(20)));
+    assert_eq!((next.state(&points(7), Tick(19)), gate.unsettled(Tick(10))), (Ask, Some(Vec::new())));
+    assert!(next.state(&points(8), Tick(19)) != Ask && next.state(&points(7), Tick(20)) != Ask);
+    (0..2000).for_each(|n| gate.unknown_outcome(member(n), Tick(30)));
+    assert_eq!((gate.unsettled(Tick(29)), gate.unsettled(Tick(30))), (None, Some(Vec::new())));
+    gate.ask_until(Tick(40)); // by a predecessor, of whose writes nobody knows
+    assert_eq!((gate.unsettled(Tick(39)), gate.unsettled(Tick(40))), (None, Some(Vec::new())));
+}

@@ -414,12 +414,4 @@ fn the_older_half_is_read_before_the_file_and_files_named_are_read_exactly() {
     };
     assert_eq!(ticks(std::slice::from_ref(&path)), [0, 1, 2]);
     assert_eq!(ticks(&[path.clone(), path.clone()]), [2, 2]);
-    fs::hard_link(&path, path.with_extension("moved")).unwrap();
-    fs::rename(path.with_extension("moved"), &older).unwrap();
-    let record = RecordFiles::open(std::slice::from_ref(&path)).unwrap();
-    assert_eq!(
-        record.for_each(&mut progress_bar(), &mut |_| {}).unwrap().decisions,
-        1,
-        "renamed while it was opened, it is one file"
-    );
 }

@@ -26,20 +26,6 @@ fn each_guild_keeps_its_realm() {
 }
 
 #[test]
-fn a_guild_none_of_whose_keys_was_listed_may_be_another_one_under_its_id() {
-    let first = first_table(vec![listed("a", "A"), listed("b", "B")], 2);
-    let realm = first.find(&Digest::of(b"A"), never).unwrap().guild.realm;
-    let rotated = table_at(vec![listed("b", "B"), listed("c", "C")], 2, &first, 0);
-    assert!(rotated.realms_of_new_keys().is_empty());
-    let at_once = table_at(vec![listed("d", "D")], 2, &rotated, 0);
-    assert!(at_once.realms_of_new_keys().contains(&realm));
-    let removed = table_at(Vec::new(), 2, &rotated, 0);
-    assert!(removed.realms_of_new_keys().is_empty());
-    let added = table_at(vec![listed("d", "D")], 2, &removed, 0);
-    assert!(added.realms_of_new_keys().contains(&realm));
-}
-
-#[test]
 fn a_slot_in_flight_is_released_once_and_not_taken_again() {
     let key_table = first_table(vec![listed("a", "A")], 2);
     let key = key_table.find(&Digest::of(b"A"), never).unwrap();

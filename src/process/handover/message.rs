@@ -10,8 +10,9 @@ use tokio::time::timeout;
 use super::PeerConnection;
 use crate::json::from_object;
 
-/// The version of these messages. Both processes must have the same one; a change of the messages increases it.
-pub(super) const VERSION: u32 = 2;
+/// The version of these messages. Both processes must have the same one; a change of the messages, or of the
+/// gate's numbers of members, increases it.
+pub(super) const VERSION: u32 = 3;
 
 /// How long a process may take for a message that it has only to send. One that takes longer is stopped, or is no
 /// server of ours.
@@ -41,9 +42,10 @@ pub(super) enum Message {
     Ready,
     Yours,
     Accepting,
-    /// No write is under way, and none can begin. The members whose write may still take effect; `None`: too many to name.
+    /// No write is under way, and none can begin. The gate's numbers of the members whose write may
+    /// still take effect; `None`: too many to name.
     Done {
-        unsettled: Option<Vec<u64>>,
+        unsettled: Option<Vec<usize>>,
     },
 }
 

@@ -43,7 +43,6 @@ pub use socket::{HandoverListener, PeerConnection, Received};
 use super::{ProcessError, StopReason, systemd};
 use crate::edge::ListeningSocket;
 use crate::gateway::{Alone, Gateway};
-use crate::model::MemberId;
 
 /// How long to wait after a connection could not be accepted, for example at the limit of open files.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);
@@ -175,8 +174,7 @@ impl HandoverTask {
     }
 
     /// Tells the successor, if there is one, that it is alone.
-    pub(super) fn done(&mut self, unsettled: Option<Vec<MemberId>>) {
-        let unsettled = unsettled.map(|members| members.into_iter().map(MemberId::get).collect());
+    pub(super) fn done(&mut self, unsettled: Option<Vec<usize>>) {
         if let Some(successor) = self.successor.take() {
             let _ = successor.say(&Message::Done { unsettled }, &[]); // it may have ended
         }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::PeerConnection;
 use super::message::{MESSAGE_TIMEOUT, Message, VERSION, has_ended, unexpected};
 use crate::edge::ListeningSocket;
-use crate::model::MemberId;
 use crate::process::ProcessError;
 
 /// The process that this one takes over from.
@@ -69,21 +68,21 @@ impl Predecessor {
     async fn refusal(&self) -> Option<io::Error> {
         // A connection that was closed with unread data reports that first, and then what was sent.
         for _ in 0..2 {
-            match self.0.hear(MESSAGE_TIMEOUT).await {
-                Err(error) if !has_ended(&error) => return Some(error),
-                Ok(_) | Err(_) => {}
+            if let Err(error) = self.0.hear(MESSAGE_TIMEOUT).await
+                && !has_ended(&error)
+            {
+                return Some(error);
             }
         }
         None
     }
 
-    /// Waits until the predecessor sends no write any more. The members whose write there may still take effect;
+    /// Waits until the predecessor sends no write any more. The gate's numbers of the members whose write there may
+    /// still take effect;
     /// `None`: nobody knows which ones, as where it has ended without a word.
-    pub(super) async fn done(&self) -> Option<Vec<MemberId>> {
+    pub(super) async fn done(&self) -> Option<Vec<usize>> {
         let error = match self.0.hear(Duration::MAX).await {
-            Ok((Message::Done { unsettled }, _)) => {
-                return Some(unsettled?.into_iter().filter_map(MemberId::new).collect());
-            }
+            Ok((Message::Done { unsettled }, _)) => return unsettled,
             Ok((other, _)) => unexpected(&other),
             Err(error) => error,
         };

@@ -24,7 +24,7 @@ use tokio::net::UnixStream;
 
 use crate::config::HANDOVER_SUFFIX;
 
-/// Largest message. The longest one names 1,024 members by 19 digits each, or 253 sockets by their paths.
+/// Largest message. The longest one names 1,024 members by 5 digits each, or 253 sockets by their paths.
 const MAX_MESSAGE: usize = 64 * 1024;
 
 /// The most sockets that the kernel passes with one message.
