@@ -45,6 +45,9 @@ const MAX_AGE: Duration = Duration::from_secs(600);
 /// How long the last request of a connection may take after [`MAX_AGE`], or after a stop.
 const LAST_REQUEST: Duration = Duration::from_secs(45);
 
+/// How long a new connection may stay open after a stop until its first request comes, which is on its way.
+const FIRST_REQUEST: Duration = Duration::from_millis(500);
+
 /// The most bytes of a header and of what is buffered with it.
 const MAX_BUFFER: usize = 32 * 1024;
 
@@ -180,6 +183,7 @@ async fn serve_connection(
             () = stop.cancelled() => {}
             () = sleep(MAX_AGE) => {}
         }
+        let _ = timeout(FIRST_REQUEST, activity.requested.cancelled()).await;
     };
     tokio::select! {
         _ = connection.as_mut() => return Ok(()),
@@ -195,7 +199,11 @@ async fn serve_connection(
 
 /// What happens on a connection, as far as its time limits depend on it.
 #[derive(Debug)]
-struct ConnectionActivity(Mutex<State>);
+struct ConnectionActivity {
+    state: Mutex<State>,
+    /// Cancelled by the first request.
+    requested: CancellationToken,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct State {
@@ -211,21 +219,23 @@ impl ConnectionActivity {
     fn new() -> Self {
         let now = Instant::now();
         // The first header begins with the connection.
-        ConnectionActivity(Mutex::new(State { last: now, header_since: Some(now), is_answering: false }))
+        let state = State { last: now, header_since: Some(now), is_answering: false };
+        ConnectionActivity { state: Mutex::new(state), requested: CancellationToken::new() }
     }
 
     fn request_begins(&self) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         (state.header_since, state.is_answering) = (None, true);
+        self.requested.cancel();
     }
 
     fn request_ends(&self) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         (state.last, state.is_answering) = (Instant::now(), false);
     }
 
     fn has_read(&self) {
-        let (mut state, now) = (self.0.lock(), Instant::now());
+        let (mut state, now) = (self.state.lock(), Instant::now());
         state.last = now;
         if !state.is_answering {
             state.header_since.get_or_insert(now);
@@ -233,16 +243,16 @@ impl ConnectionActivity {
     }
 
     fn is_answering(&self) -> bool {
-        self.0.lock().is_answering
+        self.state.lock().is_answering
     }
 
     fn has_written(&self) {
-        self.0.lock().last = Instant::now();
+        self.state.lock().last = Instant::now();
     }
 
     /// When the connection has taken too long, as things are.
     fn deadline(&self) -> Instant {
-        let state = *self.0.lock();
+        let state = *self.state.lock();
         match state.header_since {
             Some(since) => since + HEADER_TIMEOUT,
             None if state.is_answering => Instant::now() + IDLE_TIMEOUT,

@@ -67,12 +67,13 @@ impl From<RedisError> for RedisFault {
         let fault = |text: String, may_pass, needs_connection| RedisFault { text, may_pass, needs_connection };
         match (error.kind(), error.code().unwrap_or_default()) {
             (ErrorKind::AuthenticationFailed, _) | (_, "NOAUTH" | "WRONGPASS") => {
-                fault(format!("it refuses the user or the password ({detail}); put them into the URL"), false, true)
+                fault("it refuses the user or the password; put them into the URL".to_owned(), false, true)
             }
             (ErrorKind::Server(ServerErrorKind::NoPerm), _) => {
                 fault(format!("its user lacks rights ({detail}); docs/cluster.md names those it needs"), false, false)
             }
             (ErrorKind::Server(ServerErrorKind::ReadOnly), _) => RedisFault::replica(),
+            (_, "OOM") => fault("its memory is full (OOM); raise its maxmemory".to_owned(), true, false),
             (ErrorKind::MasterNameNotFoundBySentinel, _) => {
                 fault("its Sentinels know no primary of the name in `?master=`".to_owned(), true, true)
             }

@@ -252,23 +252,6 @@ async fn a_start_with_a_redis_that_evicts_keys_is_warned_of_once() {
 }
 
 #[tokio::test]
-async fn a_redis_that_answers_later_than_a_request_waits_is_away_and_keys_get_their_part() {
-    let redis = Redis::start(&[]).await;
-    let proxy = Proxy::to(redis.port()).await;
-    let url = redis.url().replace(&redis.port().to_string(), &proxy.port().to_string());
-    let gate = TestGateway::before_http().set("cluster.redis", &format!("{url:?}")).key("bot").points("7", 3);
-    let gate = gate.set("cluster.timeout", r#""50ms""#).start().await;
-    proxy.hold(Holds::For(Duration::from_millis(40)));
-    for _ in 0..3 {
-        gate.get_points("bot", "7").await.is("3");
-    }
-    gate.has_said("is away; until it answers").await;
-    gate.has_said("a command took longer than 50 ms").await;
-    proxy.hold(Holds::Nothing);
-    gate.has_said("is back; limits are shared").await;
-}
-
-#[tokio::test]
 async fn connections_that_are_cut_fail_no_request_and_cost_a_key_little() {
     let nodes = TwoNodes::start().await;
     let script = async {

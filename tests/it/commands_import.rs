@@ -114,25 +114,6 @@ async fn a_full_disk_under_an_export_or_under_the_copy_of_stdin_is_named() {
     ran.names(&["stdin cannot be read: ", "its copy in small cannot be written (No space left on device"]);
 }
 
-#[tokio::test]
-async fn an_import_into_the_store_of_a_running_server_is_seen_whole_within_a_second() {
-    let gate = TestGateway::builder().key("bot").points("1", 1).start().await;
-    let mut connection = gate.connect().await;
-    for member in 1..=50 {
-        connection.ask(&gate.request("getPoints", "bot", &format!("memberID={member}"))).await;
-    }
-    let lines: String = (1..=2000).map(|m| member(&m.to_string(), &(m * 10).to_string()) + "\n").collect();
-    gate.world().import(&lines).done();
-    for member in [1, 25, 50, 2000] {
-        let what = format!("member {member} as imported");
-        let points = (member * 10).to_string();
-        let member = member.to_string();
-        eventually(SECOND_AND_SLACK, &what, || async { gate.get_points("bot", &member).await.body == points }).await;
-    }
-    gate.set_points("bot", "1", 5).await.is("Successfully set 'Ada' points to '5'");
-    gate.get_points("bot", "1").await.is("5");
-}
-
 /// What gzip makes of it.
 fn gzip(args: &[&str], input: impl AsRef<[u8]>) -> Vec<u8> {
     let file = tempfile::NamedTempFile::new().unwrap();

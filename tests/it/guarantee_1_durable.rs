@@ -37,26 +37,6 @@ async fn a_server_sees_a_new_key_and_guild_within_a_second(kind: Kind) {
     gate.send(&request).await.is("0");
 }
 
-async fn two_servers_on_one_store_see_each_others_writes_within_a_second(kind: Kind) {
-    let gate = TestGateway::on(kind).key("bot").points("7", 3).start().await;
-    let mut other = gate.world().serve(&[]);
-    let address = other.ready().await;
-    let mut connection = Connection::to(address).await;
-    let read = gate.request("getPoints", "bot", "memberID=7");
-    for round in 0..5 {
-        let (here, there) = (100 + round, 200 + round);
-        gate.set_points("bot", "7", here).await.is(&format!("Successfully set 'Ada' points to '{here}'"));
-        let follows = async || connection.ask(&read).await.body == here.to_string();
-        eventually(SECOND_AND_SLACK, "the other server follows", follows).await;
-        let write = gate.request("setPoints", "bot", &format!("memberID=7&amount={there}"));
-        connection.ask(&write).await.is(&format!("Successfully set 'Ada' points to '{there}'"));
-        connection.ask(&read).await.is(&there.to_string());
-        let what = "this server follows the other";
-        eventually(SECOND_AND_SLACK, what, || async { gate.get_points("bot", "7").await.body == there.to_string() })
-            .await;
-    }
-}
-
 async fn two_servers_writing_at_once_lose_nothing(kind: Kind) {
     let gate = TestGateway::on(kind).key("bot").start().await;
     let mut other = gate.world().serve(&[]);
@@ -87,6 +67,5 @@ async fn two_servers_writing_at_once_lose_nothing(kind: Kind) {
 on_both_stores!(
     a_server_sees_what_a_command_changes_within_a_second,
     a_server_sees_a_new_key_and_guild_within_a_second,
-    two_servers_on_one_store_see_each_others_writes_within_a_second,
     two_servers_writing_at_once_lose_nothing,
 );

@@ -93,17 +93,6 @@ async fn guarantee_2_histories_on_the_builtin_backend_are_linearizable() {
 }
 
 #[tokio::test]
-async fn guarantee_2_histories_before_an_origin_that_delays_at_random_are_linearizable() {
-    let mut hits = 0;
-    for seed in 0..4 {
-        let gate = TestGateway::before_http().key("bot").seed(seed).start().await;
-        gate.origin().always(Act::Jitter(6));
-        hits += histories_are_linearizable(gate, seed).await;
-    }
-    tells_of_the_cache(hits);
-}
-
-#[tokio::test]
 async fn guarantee_2_histories_with_answers_that_expire_all_the_time_are_linearizable() {
     let mut hits = 0;
     for seed in 10..12 {

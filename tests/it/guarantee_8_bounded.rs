@@ -35,25 +35,6 @@ async fn served(gate: &TestGateway, most: usize) -> Vec<Connection> {
 }
 
 #[tokio::test]
-async fn guarantee_8_connections_over_max_connections_are_closed_and_room_is_used_again() {
-    let gate = gate().set("server.max_connections", "5").start().await;
-    let open = served(&gate, 8).await;
-    assert_eq!(open.len(), 5);
-    drop(open);
-    eventually(PATIENCE, "room for five again", || async { served(&gate, 5).await.len() == 5 }).await;
-}
-
-#[tokio::test]
-async fn guarantee_8_connections_of_one_address_are_bounded() {
-    let gate = gate().set("server.max_connections_per_address", "3").start().await;
-    let mut open = served(&gate, 8).await;
-    assert_eq!(open.len(), 3);
-    open[0].ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("3"); // those there are go on
-    drop(open);
-    eventually(PATIENCE, "room for three again", || async { served(&gate, 3).await.len() == 3 }).await;
-}
-
-#[tokio::test]
 async fn guarantee_8_both_caps_hold_for_both_versions_are_told_and_harm_nobody_there() {
     for setting in ["max_connections", "max_connections_per_address"] {
         let gate = gate().tls().set(&format!("server.{setting}"), "4").start().await;
@@ -115,18 +96,6 @@ async fn guarantee_8_a_unix_socket_takes_places_and_has_no_address() {
 async fn guarantee_8_no_limit_per_address_is_no_limit() {
     let gate = gate().set("server.max_connections_per_address", "0").start().await;
     assert_eq!(served(&gate, 50).await.len(), 50);
-}
-
-#[tokio::test]
-async fn guarantee_8_a_small_cache_lets_go_and_stays_right() {
-    let gate = gate().set("cache.max_size", r#""4KiB""#).start().await;
-    let mut connection = gate.connect().await;
-    for member in 1..=2000 {
-        let request = gate.request("getPoints", "bot", &format!("memberID={member}"));
-        connection.ask(&request).await.is(if member == 7 { "3" } else { "0" });
-    }
-    gate.set_points("bot", "7", 4).await;
-    gate.get_points("bot", "7").await.is("4");
 }
 
 #[tokio::test]

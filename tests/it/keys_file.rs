@@ -237,13 +237,3 @@ async fn a_key_file_that_was_emptied_is_read_at_sighup_while_the_server_stops() 
     assert_eq!(gate.origin().points("7"), 3);
     assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
 }
-
-#[tokio::test]
-async fn guarantee_2_answers_to_a_key_that_moves_to_another_guild_are_not_given_in_its_old_one() {
-    let gate = TestGateway::before_http().key("stays").key("moves").points("7", 3).start().await;
-    gate.get_points("moves", "7").await.is("3");
-    gate.get_points("stays", "7").await.is("3").is_hit();
-    gate.world().move_key("moves", "9");
-    gate.has_said("key file reloaded").await;
-    gate.get_points("stays", "7").await.is("3").is_miss();
-}

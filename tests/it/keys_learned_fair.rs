@@ -120,23 +120,6 @@ async fn a_key_over_its_own_day_costs_its_address_nothing() {
 }
 
 #[tokio::test]
-async fn a_learned_key_is_held_to_the_default_tier_from_its_first_request_on() {
-    let gate = gate()
-        .key("other")
-        .set("limits.tiers.standard.rate", r#""1/h""#)
-        .set("limits.tiers.standard.burst", "3")
-        .start()
-        .await;
-    for _ in 0..3 {
-        gate.get_points("bot", "7").await.is("3");
-    }
-    let refused = gate.get_points("bot", "7").await;
-    refused.is_too_many();
-    assert!(refused.header("ratelimit").unwrap().starts_with("\"standard\";r=0;t="), "{refused:#?}");
-    gate.get_points("other", "7").await.is("3");
-}
-
-#[tokio::test]
 async fn a_key_that_is_refused_and_taken_again_is_not_refilled() {
     let gate = gate()
         .set("limits.tiers.standard.rate", r#""1/h""#)

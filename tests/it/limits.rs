@@ -62,23 +62,6 @@ async fn a_slow_body_holds_a_place_in_flight() {
 }
 
 #[tokio::test]
-async fn over_daily_a_request_is_12_until_the_utc_day_ends() {
-    let gate = gate().set("limits.tiers.slow.daily", "3").start().await;
-    let before = unix_now();
-    for _ in 0..3 {
-        let answer = gate.get_points("slow", "7").await;
-        let policy = answer.is("3").header("ratelimit-policy").unwrap();
-        assert!(policy.ends_with("\"slow-daily\";q=3;w=86400"), "{policy}");
-    }
-    let refused = gate.get_points("slow", "7").await;
-    let wait = i64::try_from(refused.is_too_many()).unwrap();
-    let midnight = (before / 86_400 + 1) * 86_400;
-    assert!((midnight - unix_now()..=midnight - before).contains(&wait), "{wait} s, midnight is at {midnight}");
-    assert!(refused.header("ratelimit").unwrap().contains("\"slow-daily\";r=0;t="), "{refused:#?}");
-    gate.get_points("bot", "7").await.is("3");
-}
-
-#[tokio::test]
 async fn a_candidate_is_counted_on_the_same_requests_and_refuses_nothing() {
     let mut gate = gate()
         .set("limits.tiers.slow.candidate", r#"{ rate = "1/h", burst = 2 }"#)

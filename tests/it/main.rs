@@ -111,7 +111,6 @@ mod cluster_clocks;
 mod cluster_days;
 mod cluster_haproxy;
 mod cluster_histories;
-mod cluster_hour;
 mod cluster_limits;
 mod cluster_lost_replies;
 mod cluster_status;

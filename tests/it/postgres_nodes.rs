@@ -3,26 +3,6 @@
 
 use crate::support::*;
 
-/// Two nodes on one database, in folders of their own.
-async fn two_nodes() -> (TestGateway, TestGateway) {
-    let url = Postgres::shared().database().await;
-    let here = TestGateway::on(Kind::Postgres).store(&url).key("bot").key("other").points("7", 3).start().await;
-    let there = here.node(&url).await;
-    (here, there)
-}
-
-#[tokio::test]
-async fn guarantee_7_a_key_revoked_at_one_node_stops_at_the_other_within_a_second() {
-    let (here, there) = two_nodes().await;
-    there.get_points("bot", "7").await.is("3");
-    there.get_points("bot", "7").await.is("3").is_hit();
-    here.run(&["key", "revoke", &here.key_id("bot")]).done();
-    let stopped = async || there.get_points("bot", "7").await.code() == Some(2);
-    eventually(SECOND_AND_SLACK, "02", stopped).await;
-    there.set_points("bot", "7", 4).await.is_refused(401, INCORRECT_KEY);
-    there.get_points("other", "7").await.is("3");
-}
-
 /// Waits until a statement with these words in it waits for a lock.
 pub async fn has_to_wait(client: &tokio_postgres::Client, words: &str) {
     let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' \
