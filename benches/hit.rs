@@ -160,8 +160,7 @@ fn keys(c: &mut Criterion) {
 /// What each limit of a tier adds to a decision.
 fn limits(c: &mut Criterion) {
     let rate = Rate { period_ns: 1000, burst: NonZeroU32::MAX };
-    let plain =
-        Tier { name: "standard".into(), main: rate, write: None, daily: None, in_flight: None, candidate: None };
+    let plain = Tier::new("standard", rate);
     let clock = Clock::system();
     let read = Operation::GetPoints;
     let tiers = [
@@ -198,11 +197,12 @@ fn learned(c: &mut Criterion) {
             Vec::new(),
         );
         for n in 0..keys {
-            learned.accept(&learned.unproven_key(Digest::of(&n.to_be_bytes())), Tick(1));
+            let digest = Digest::of(&n.to_be_bytes());
+            learned.accept(&digest, &learned.unproven_key(&digest), Tick(1));
         }
         let digest = Digest::of(&1u64.to_be_bytes());
         group.bench_function(format!("among {keys}"), |b| {
-            b.iter(|| matches!(learned.find(black_box(&digest), Tick(2)), KeyStatus::Proven(_)))
+            b.iter(|| matches!(learned.find(black_box(&digest), Tick(2)), Ok(KeyStatus::Proven(_))))
         });
     }
 }

@@ -21,8 +21,7 @@ const PERIOD_NS: u64 = 1_000_000_000 / 20;
 
 fn policy(burst: u32) -> Policy {
     let main = Rate { period_ns: PERIOD_NS, burst: NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN) };
-    let (write, daily, in_flight, candidate) = (None, None, None, None);
-    Policy::new(Arc::new(Tier { name: "standard".into(), main, write, daily, in_flight, candidate }))
+    Policy::new(Arc::new(Tier::new("standard", main)))
 }
 
 fn tick(ms: u64) -> Tick {

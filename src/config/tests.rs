@@ -43,7 +43,7 @@ fn warnings(text: &str) -> Vec<String> {
 }
 
 fn tier(name: &str, main: Rate, write: Option<Rate>) -> Tier {
-    Tier { name: name.into(), main, write, daily: None, in_flight: None, candidate: None }
+    Tier { write, ..Tier::new(name, main) }
 }
 
 fn rate(period_ns: u64, burst: u32) -> Rate {

@@ -268,6 +268,13 @@ pub struct Tier {
     pub candidate: Option<Rate>,
 }
 
+impl Tier {
+    /// A tier with one limit.
+    pub fn new(name: &str, main: Rate) -> Self {
+        Tier { name: name.to_owned(), main, write: None, daily: None, in_flight: None, candidate: None }
+    }
+}
+
 /// A GCRA rate: one request each `period`, and `burst` at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {

@@ -1,141 +1,76 @@
 //! Admission: looks up a request's key, charges its limits (12), then checks its scope (15). A request without a valid
 //! key is charged to its address and learns nothing else. Only this module makes an `Admitted`, and the cache is looked
-//! up only with one; for a key that the origin has neither accepted nor refused yet it makes a `Stranger`. Limits are
-//! charged once; after the wait for a body the key is looked up again and nothing is charged again.
+//! up only with one whose key is proven. Limits are charged once; after the wait for a body the key is looked up again and
+//! nothing is charged again.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::caller::{Caller, CallerHeader};
+use super::caller::Caller;
 use super::{CacheStatus, Gateway, KeySource, RequestDetails, RequestHeader, State};
 use crate::clock::{Tick, seconds_up};
 use crate::cluster::SharedLimits;
-use crate::keys::{InFlightGuard, InFlightSlot, Key, KeyStatus, LearnedKey, is_mistyped};
+use crate::keys::{InFlightGuard, InFlightSlot, Key, KeyStatus, is_mistyped};
 use crate::limits::{AddressCharge, DecidedBy, LimitOutcome, LimitQuery};
 use crate::model::Digest;
 use crate::origin::{Authorization, ForwardedFields};
 use crate::telemetry::Decision;
-use crate::wire::{Fault, Operation, RequestId};
+use crate::wire::{Fault, Operation, RequestId, TraceContext};
 
-/// A request within the limits of its key.
+/// A request that was not refused for its key or its limits.
 #[derive(Debug)]
 pub(super) struct Admitted<'h> {
-    request: InFlightGuard<'h>,
-    /// The key as it was last looked up.
-    key: Arc<Key>,
-    /// The same as it was learned from the origin, if it was.
-    learned_key: Option<Arc<LearnedKey>>,
+    /// The request among those of its key in flight; `None` until a stranger's key is charged.
+    pub(super) request: Option<InFlightGuard<'h>>,
+    /// The key as it was last looked up, or what it is if the origin accepts it.
+    pub(super) key: Arc<Key>,
     /// Whether it may use the cache; otherwise the origin is to prove its key first.
     pub(super) is_proven: bool,
-    digest: Digest,
+    pub(super) secret: Digest,
     forwarded: ForwardedFields<'h>,
     /// When its key was last looked up.
     pub(super) checked_at: Tick,
+    /// Set if the origin had neither proven nor refused its key when it came.
+    pub(super) stranger: Option<Stranger<'h>>,
 }
 
-/// A request with a key that the origin has neither proven nor refused.
+/// Whose request one with an unknown key is.
 #[derive(Debug)]
 pub(super) struct Stranger<'h> {
-    /// What the key is if the origin accepts it.
-    pub(super) learned_key: Arc<LearnedKey>,
-    pub(super) client: IpAddr,
-    forwarded: ForwardedFields<'h>,
+    client: IpAddr,
     in_flight: &'h InFlightSlot,
     /// `None`: its address was over its limit in shadow, and was not charged.
     charge: Option<AddressCharge>,
 }
 
-/// A request that was not refused for its key or its limits.
-#[derive(Debug)]
-pub(super) enum Admission<'h> {
-    Admitted(Admitted<'h>),
-    Stranger(Stranger<'h>),
-}
-
-/// What is known of a key that is not refused.
-#[derive(Debug)]
-pub(super) enum Found {
-    Listed(Arc<Key>),
-    Learned {
-        key: Arc<LearnedKey>,
-        is_proven: bool,
-    },
-    /// Only the origin can judge it.
-    Unknown,
-}
-
-impl Found {
-    /// Whether its caller may have answers from memory.
-    pub(super) fn is_proven(&self) -> bool {
-        matches!(self, Found::Listed(_) | Found::Learned { is_proven: true, .. })
-    }
-}
-
-impl<'h> Admitted<'h> {
-    pub(super) fn key(&self) -> &Arc<Key> {
-        &self.key
-    }
-
-    pub(super) fn secret(&self) -> Digest {
-        self.digest
-    }
-
+impl Admitted<'_> {
     pub(super) fn caller(&self, id: RequestId) -> Caller {
-        self.caller_with(id, self.forwarded.into())
+        let stranger = self.stranger.as_ref().filter(|_| !self.is_proven).map(|stranger| stranger.client);
+        Caller { id, secret: self.secret, key: self.key.clone(), header: self.forwarded.into(), stranger }
     }
 
     /// For a question that no caller waits for, so that it belongs to no trace.
     pub(super) fn caller_without_trace(&self) -> Caller {
-        self.caller_with(RequestId::random(), CallerHeader::without_trace(self.forwarded))
-    }
-
-    fn caller_with(&self, id: RequestId, header: CallerHeader) -> Caller {
-        let (key, learned_key) = (self.key.clone(), self.learned_key.clone());
-        Caller { id, secret: self.digest, key, learned_key, header, stranger: None }
+        let forwarded = ForwardedFields { trace: TraceContext::default(), ..self.forwarded };
+        Caller { header: forwarded.into(), ..self.caller(RequestId::random()) }
     }
 
     /// The request with its key as it was found at `now`.
-    fn with(self, found: Found, now: Tick) -> Self {
+    pub(super) fn with(self, found: KeyStatus, now: Tick) -> Self {
         let admitted = Admitted { checked_at: now, ..self };
         match found {
-            Found::Listed(key) => Admitted { key, ..admitted },
-            Found::Learned { key, is_proven } => {
-                Admitted { key: key.key.clone(), learned_key: Some(key), is_proven, ..admitted }
-            }
+            KeyStatus::Proven(key) => Admitted { key, is_proven: true, ..admitted },
+            KeyStatus::Lapsed(key) => Admitted { key, is_proven: false, ..admitted },
             // Only the proof of the key has lapsed.
-            Found::Unknown => Admitted { is_proven: false, ..admitted },
+            KeyStatus::Unknown => Admitted { is_proven: false, ..admitted },
         }
     }
-}
 
-impl Stranger<'_> {
-    /// Refunds the address, since the key has been proven, or is refused for what it has used up itself.
+    /// Refunds a stranger's address, since the key has been proven, or is refused for what it has used up itself.
     pub(super) fn refund(&self) {
-        if let Some(charge) = &self.charge {
+        if let Some(charge) = self.stranger.as_ref().and_then(|stranger| stranger.charge.as_ref()) {
             charge.refund();
         }
-    }
-}
-
-impl<'h> Admission<'h> {
-    pub(super) fn secret(&self) -> Digest {
-        match self {
-            Admission::Admitted(admitted) => admitted.digest,
-            Admission::Stranger(stranger) => stranger.learned_key.digest,
-        }
-    }
-
-    /// The request among those of its key in flight, if its key is known.
-    pub(super) fn in_flight(&self) -> Option<&InFlightGuard<'h>> {
-        match self {
-            Admission::Admitted(admitted) => Some(&admitted.request),
-            Admission::Stranger(_) => None,
-        }
-    }
-
-    /// Whether the bot has left the key's guild. Of a learned key only the origin knows that.
-    pub(super) fn guild_is_departed(&self) -> bool {
-        matches!(self, Admission::Admitted(admitted) if admitted.key.guild.departed)
     }
 }
 
@@ -148,98 +83,84 @@ impl Gateway {
         operation: Operation,
         header: &RequestHeader<'h>,
         details: &mut RequestDetails,
-    ) -> Result<Admission<'h>, Fault> {
+    ) -> Result<Admitted<'h>, Fault> {
         let Some(raw) = header.authorization.filter(|value| !value.is_empty()) else {
             self.charge_address(state, header, details)?;
             return Err(Fault::NoKey);
         };
-        let digest = Digest::of(raw);
+        let secret = Digest::of(raw);
         let found =
-            if is_mistyped(raw) { Err(Fault::IncorrectKey) } else { self.look_up(state, &digest, header.began) };
-        let forwarded = ForwardedFields { authorization: Authorization(raw), trace: header.trace };
-        let RequestHeader { client, in_flight, began, .. } = *header;
-        let (key, learned_key, is_proven) = match found {
-            Ok(Found::Listed(key)) => (key, None, true),
+            if is_mistyped(raw) { Err(Fault::IncorrectKey) } else { self.look_up(state, &secret, header.began) };
+        let RequestHeader { client, in_flight, began: checked_at, .. } = *header;
+        let (key, is_proven, stranger) = match (found, &state.keys) {
+            (Ok(KeyStatus::Proven(key)), _) => (key, true, None),
             // Charged to the key and not to its address: others at that address cannot exhaust its limits.
-            Ok(Found::Learned { key, is_proven }) => (key.key.clone(), Some(key), is_proven),
-            Ok(Found::Unknown) => {
+            (Ok(KeyStatus::Lapsed(key)), _) => (key, false, None),
+            (Ok(KeyStatus::Unknown), KeySource::Origin(learned_keys)) => {
                 let charge = self.charge_address(state, header, details)?;
                 details.cache = Some(CacheStatus::before(operation));
-                let KeySource::Origin(learned_keys) = &state.keys else { return Err(Fault::IncorrectKey) };
-                let learned_key = learned_keys.unproven_key(digest);
-                return Ok(Admission::Stranger(Stranger { learned_key, client, forwarded, in_flight, charge }));
+                (learned_keys.unproven_key(&secret), false, Some(Stranger { client, in_flight, charge }))
             }
-            Err(Fault::IncorrectKey) => {
+            (Ok(KeyStatus::Unknown) | Err(Fault::IncorrectKey), _) => {
                 self.charge_address(state, header, details)?;
                 return Err(Fault::IncorrectKey);
             }
-            Err(fault) => {
-                details.key = state.key_table.find(&digest, || self.core.clock.unix()).cloned();
-                return Err(fault);
-            }
+            (Err(fault), _) => return Err(fault),
         };
-        let request = self.charge(state, &key, operation, began, in_flight, details)?;
-        let checked_at = began;
-        Ok(Admission::Admitted(Admitted { request, key, learned_key, is_proven, digest, forwarded, checked_at }))
+        let request = match stranger {
+            Some(_) => None,
+            None => Some(self.charge(state, &key, operation, checked_at, in_flight, details)?),
+        };
+        let forwarded = ForwardedFields { authorization: Authorization(raw), trace: header.trace };
+        Ok(Admitted { request, key, is_proven, secret, forwarded, checked_at, stranger })
     }
 
-    /// What is known of the key with this digest: 02 if nothing or nothing good is, 21 if the keys are too old to tell.
-    pub(super) fn look_up(&self, state: &State, digest: &Digest, now: Tick) -> Result<Found, Fault> {
+    /// What is known of the key with this digest: 02 if it is refused, 21 if the keys are too old to tell.
+    pub(super) fn look_up(&self, state: &State, secret: &Digest, now: Tick) -> Result<KeyStatus, Fault> {
         match &state.keys {
-            KeySource::Store(_) | KeySource::File(_) => {
-                self.find_listed(state, digest, now).cloned().map(Found::Listed)
-            }
-            KeySource::Origin(learned_keys) => match learned_keys.find(digest, now) {
-                KeyStatus::Proven(key) => Ok(Found::Learned { key, is_proven: true }),
-                KeyStatus::Lapsed(key) => Ok(Found::Learned { key, is_proven: false }),
-                KeyStatus::Unknown => Ok(Found::Unknown),
-                KeyStatus::Refused => Err(Fault::IncorrectKey),
-            },
-        }
-    }
-
-    /// The listed key with this digest: 02 if there is none, 21 if the keys are too old to tell.
-    fn find_listed<'s>(&self, state: &'s State, digest: &Digest, now: Tick) -> Result<&'s Arc<Key>, Fault> {
-        if self.follower.keys_are_stale(state, now) {
+            KeySource::Origin(learned_keys) => learned_keys.find(secret, now),
             // An unknown key may have been made meanwhile, so it is not refused as incorrect either.
-            return Err(Fault::Unavailable { retry_after: 1 });
+            _ if self.follower.keys_are_stale(state, now) => Err(Fault::Unavailable { retry_after: 1 }),
+            KeySource::Store(_) | KeySource::File(_) => {
+                let key = state.key_table.find(secret, || self.core.clock.unix());
+                key.cloned().map(KeyStatus::Proven).ok_or(Fault::IncorrectKey)
+            }
         }
-        state.key_table.find(digest, || self.core.clock.unix()).ok_or(Fault::IncorrectKey)
     }
 
     /// Looks the key up again once the body has come: 21, 02 or 15. Nothing is charged again.
     pub(super) fn readmit<'h>(
         &self,
         state: &State,
-        admission: Admission<'h>,
+        admitted: Admitted<'h>,
         operation: Operation,
-    ) -> Result<Admission<'h>, Fault> {
+    ) -> Result<Admitted<'h>, Fault> {
         let now = self.core.now();
-        let found = self.look_up(state, &admission.secret(), now)?;
-        let Admission::Admitted(admitted) = admission else { return Ok(admission) };
+        let found = self.look_up(state, &admitted.secret, now)?;
+        if admitted.stranger.is_some() {
+            return Ok(admitted); // its key is charged first
+        }
         let admitted = admitted.with(found, now);
         admitted.key.may_use(operation)?;
-        Ok(Admission::Admitted(admitted))
+        Ok(admitted)
     }
 
     /// Charges a stranger's request to its key, whose limits hold before the origin is asked about it, too: a restart must
     /// not give it more requests than its day has.
-    pub(super) async fn charge_stranger<'h>(
+    pub(super) async fn charge_stranger(
         &self,
-        stranger: &Stranger<'h>,
-        key: Arc<LearnedKey>,
+        admitted: &mut Admitted<'_>,
         operation: Operation,
         details: &mut RequestDetails,
-    ) -> Result<Admitted<'h>, Fault> {
+    ) -> Result<(), Fault> {
+        let Some(stranger) = &admitted.stranger else { return Ok(()) };
         let (state, now) = (self.core.state_full(), self.core.now());
-        let Stranger { in_flight, forwarded, .. } = *stranger;
-        let request = self.charge(&state, &key.key, operation, now, in_flight, details)?;
+        let request = self.charge(&state, &admitted.key, operation, now, stranger.in_flight, details)?;
         if details.awaits_limits {
             self.charge_after_wait(Some(&request), operation, details).await?;
         }
-        let (learned_key, digest) = (Some(key.clone()), key.digest);
-        let (key, checked_at) = (key.key.clone(), self.core.now());
-        Ok(Admitted { request, key, learned_key, is_proven: true, digest, forwarded, checked_at })
+        admitted.request = Some(request);
+        Ok(())
     }
 
     /// Charges one request to a known key: its limits (12), then its scope (15).

@@ -6,12 +6,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::admit::Found;
 use super::{Gateway, KeySource, State};
 use crate::cache::{Realm, Realms};
 use crate::clock::Tick;
 use crate::config::OriginKind;
-use crate::keys::{Key, LearnedKey};
+use crate::keys::{Key, KeyStatus};
 use crate::model::Digest;
 use crate::origin::{Authorization, ForwardedFields, OriginRequest, Owner, Permit};
 use crate::telemetry::UpstreamUse;
@@ -24,8 +23,6 @@ pub(super) struct Caller {
     pub(super) secret: Digest,
     /// The key as it was last looked up.
     pub(super) key: Arc<Key>,
-    /// The key as it was, or may be, learned from the origin.
-    pub(super) learned_key: Option<Arc<LearnedKey>>,
     pub(super) header: CallerHeader,
     /// The address of a caller whose key was never proven.
     pub(super) stranger: Option<IpAddr>,
@@ -65,11 +62,6 @@ impl CallerHeader {
             },
         }
     }
-
-    /// For a question that no caller waits for, so that it belongs to no trace.
-    pub(super) fn without_trace(fields: ForwardedFields<'_>) -> Self {
-        ForwardedFields { trace: TraceContext::default(), ..fields }.into()
-    }
 }
 
 impl Caller {
@@ -80,7 +72,7 @@ impl Caller {
 
     /// The realms in which a change invalidates answers. Other learned keys may belong to the guild of this one.
     pub(super) fn realms(&self) -> Realms {
-        if self.learned_key.is_some() { Realms::All } else { Realms::One(self.key.guild.realm) }
+        if self.key.is_learned() { Realms::All } else { Realms::One(self.key.guild.realm) }
     }
 }
 
@@ -100,21 +92,22 @@ impl Gateway {
     }
 
     /// The key as it is now, after a wait and before the origin is asked (guarantee 7): 21, 02, 15 or 03; 21, too, if it is
-    /// of another realm than this by now. Nothing is charged. The question itself asks about a key that is not proven.
+    /// of another realm than this by now. Nothing is charged. `None`: the question itself asks about the key, which is not
+    /// proven.
     pub(super) fn key_now(
         &self,
         secret: &Digest,
         operation: Operation,
         realm: Option<Realm>,
-    ) -> Result<(Arc<State>, Found), Fault> {
+    ) -> Result<(Arc<State>, Option<Arc<Key>>), Fault> {
         let state = self.core.state_full();
         let found = self.look_up(&state, secret, self.core.now())?;
-        let Found::Listed(key) = &found else { return Ok((state, found)) };
+        let KeyStatus::Proven(key) = found else { return Ok((state, None)) };
         key.may_use(operation)?;
         match key.guild.departed {
             true => Err(Fault::GuildDeparted),
             false if realm.is_some_and(|realm| realm != key.guild.realm) => Err(Fault::Unavailable { retry_after: 1 }),
-            false => Ok((state, found)),
+            false => Ok((state, Some(key))),
         }
     }
 
@@ -126,7 +119,7 @@ impl Gateway {
         permit: Permit,
         request: Request,
     ) -> (Result<Arc<str>, Fault>, Option<UpstreamUse>) {
-        let Caller { key, learned_key, header, id, .. } = caller;
+        let Caller { secret, key, header, id, .. } = caller;
         let asked = self.core.now();
         let question = OriginRequest { request, guild: &key.guild.id, forwarded: header.fields(), id: *id };
         let (answer, upstream) = state.origin.send(&permit, &question).await;
@@ -136,11 +129,11 @@ impl Gateway {
         // key only what it has used up is remembered.
         let is_in_force = Arc::ptr_eq(&self.core.state().origin, &state.origin);
         let asked = if is_in_force { asked } else { Tick::default() };
-        if let (KeySource::Origin(learned_keys), Some(learned_key)) = (&state.keys, learned_key) {
+        if let (KeySource::Origin(learned_keys), true) = (&state.keys, key.is_learned()) {
             match &answer {
-                Err(Fault::IncorrectKey) => learned_keys.refute(learned_key, asked, self.core.now()),
+                Err(Fault::IncorrectKey) => learned_keys.refute(secret, asked, self.core.now()),
                 Err(fault) if fault.is_origin_failure() => {}
-                Ok(_) | Err(_) => learned_keys.accept(learned_key, asked),
+                Ok(_) | Err(_) => learned_keys.accept(secret, key, asked),
             }
         }
         (answer, upstream)

@@ -29,23 +29,17 @@ impl Collector for Gateway {
             all.map(move |(limit, n)| ([("tier", tier.as_str()), ("limit", limit)], n))
         });
         counters(encoder, "guildgate_over_limit", "Requests over a limit of their tier, refused or in shadow", over)?;
-        let help = "1: limits.shadow is on, and no request is refused for a limit";
-        let shadow = f64::from(u8::from(state.config.limits.shadow));
-        gauge(encoder, "guildgate_limits_shadow", help, shadow)?;
-        counter(
-            encoder,
-            "guildgate_over_address_limit",
-            "Requests without a valid key that were over the limit of their address",
-            state.strangers.over(),
-        )?;
+        let (help, shadow) = ("1: limits.shadow is on, no request is refused for a limit", state.config.limits.shadow);
+        gauge(encoder, "guildgate_limits_shadow", help, f64::from(shadow))?;
+        let help = "Requests without a valid key that were over the limit of their address";
+        counter(encoder, "guildgate_over_address_limit", help, state.strangers.over())?;
         gauge(encoder, "guildgate_keys", "Keys that are listed, by secret", state.key_table.len() as f64)?;
         let now = self.core.now();
         if let Some(age) = self.follower.feed_age(&state, now) {
             let help = "Age of what is known of other processes' changes in the store";
             gauge(encoder, "guildgate_store_feed_age_seconds", help, age.as_secs_f64())?;
-            let stale = self.follower.keys_are_stale(&state, now);
-            let help = "1: the keys are too old to be used, and every request is refused with 21";
-            gauge(encoder, "guildgate_keys_stale", help, f64::from(u8::from(stale)))?;
+            let stale = f64::from(self.follower.keys_are_stale(&state, now));
+            gauge(encoder, "guildgate_keys_stale", "1: the keys are too old to be used: every request is 21", stale)?;
         }
         if let Some(limits) = &self.shared_limits {
             encode_shared(limits, encoder)?;
@@ -60,15 +54,12 @@ impl Collector for Gateway {
 /// What is shown only with `cluster.redis`.
 fn encode_shared(limits: &SharedLimits, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let counters_of = &limits.counters;
-    let up = f64::from(u8::from(!limits.is_away()));
+    let up = f64::from(!limits.is_away());
     gauge(encoder, "guildgate_redis_up", "1: Redis answers; 0: limits are each node's own, by when_away", up)?;
-    let nodes = f64::from(limits.nodes());
-    gauge(encoder, "guildgate_cluster_nodes", "Nodes that share the limits, as last seen", nodes)?;
+    gauge(encoder, "guildgate_cluster_nodes", "Nodes that share the limits, as last seen", f64::from(limits.nodes()))?;
     let [configurations, key_files] = limits.configurations().map(|n| n as f64);
-    let help = "Different configurations of the nodes that serve, as last seen";
-    gauge(encoder, "guildgate_cluster_configurations", help, configurations)?;
-    let help = "Different key files of the nodes that serve, as last seen";
-    gauge(encoder, "guildgate_cluster_key_files", help, key_files)?;
+    gauge(encoder, "guildgate_cluster_configurations", "Different configurations, as last seen", configurations)?;
+    gauge(encoder, "guildgate_cluster_key_files", "Different key files, as last seen", key_files)?;
     let read = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
     let [answered, failed] = counters_of.questions.each_ref().map(read);
     let questions = [([("result", "answered")], answered), ([("result", "failed")], failed)];
@@ -80,9 +71,8 @@ fn encode_shared(limits: &SharedLimits, encoder: &mut DescriptorEncoder<'_>) -> 
 /// What is shown only with `cluster.redis` and an HTTP origin.
 fn encode_peers(peers: &Peers, now: Tick, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let age = peers.bus.freshness().age(now).unwrap_or_default();
-    let help = "Age of what is known of other nodes' writes";
-    gauge(encoder, "guildgate_bus_age_seconds", help, age.as_secs_f64())?;
-    let is_cut_off = f64::from(u8::from(peers.is_cut_off(now)));
+    gauge(encoder, "guildgate_bus_age_seconds", "Age of what is known of other nodes' writes", age.as_secs_f64())?;
+    let is_cut_off = f64::from(peers.is_cut_off(now));
     let help = "1: other nodes are not heard, and nothing is answered from memory";
     gauge(encoder, "guildgate_bus_cut_off", help, is_cut_off)?;
     let losses = LOSSES.into_iter().zip(peers.losses()).map(|(reason, n)| ([("reason", reason)], n));

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
-use admit::{Admission, Admitted};
+use admit::Admitted;
 use arc_swap::Guard;
 use futures_util::{FutureExt, poll};
 use state::Core;
@@ -217,11 +217,11 @@ impl Gateway {
         if header.content_length.is_some_and(|length| length > server.max_body as u64) {
             return Err(Fault::BodyTooLarge);
         }
-        let admission = self.admit(state, operation, header, details)?;
+        let admitted = self.admit(state, operation, header, details)?;
         let mut has_waited = details.awaits_limits;
         if has_waited {
             body.flush_answers().await?;
-            Box::pin(self.charge_after_wait(admission.in_flight(), operation, details)).await?;
+            Box::pin(self.charge_after_wait(admitted.request.as_ref(), operation, details)).await?;
         }
         if header.content_encoded || header.content_type.is_some_and(|t| !t.is_empty() && !is_form_type(t)) {
             return Err(Fault::NotAForm);
@@ -240,24 +240,22 @@ impl Gateway {
         // The limits may take up to `cluster.timeout` and the body up to `body_timeout`, so the key and the configuration
         // are looked up again after them.
         let later = has_waited.then(|| self.core.state_full());
-        let (state, admission) = match &later {
-            None => (state, admission),
-            Some(later) => (later, self.readmit(later, admission, operation)?),
+        let (state, admitted) = match &later {
+            None => (state, admitted),
+            Some(later) => (later, self.readmit(later, admitted, operation)?),
         };
         let request = request?;
-        if admission.guild_is_departed() {
+        if admitted.key.guild.departed {
             return Err(Fault::GuildDeparted);
         }
-        match (admission, &state.keys) {
-            (Admission::Admitted(admitted), _) if admitted.is_proven => {
-                self.perform(state, admitted, request, body, details).await
-            }
-            (admission, KeySource::Origin(learned_keys)) => {
+        match &state.keys {
+            _ if admitted.is_proven => self.perform(state, admitted, request, body, details).await,
+            KeySource::Origin(learned_keys) => {
                 body.flush_answers().await?;
-                Box::pin(self.prove(learned_keys, admission, request, body, details)).await
+                Box::pin(self.prove(learned_keys, admitted, request, body, details)).await
             }
             // Only learned keys are to be proven.
-            (_, KeySource::Store(_) | KeySource::File(_)) => Err(Fault::IncorrectKey),
+            KeySource::Store(_) | KeySource::File(_) => Err(Fault::IncorrectKey),
         }
     }
 

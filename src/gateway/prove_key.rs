@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use tokio::time::timeout;
 
-use super::admit::Admission;
+use super::admit::Admitted;
 use super::caller::{Caller, queue_time};
 use super::{Body, CacheStatus, Gateway, RequestDetails};
 use crate::cache::EntryKey;
-use crate::keys::{KeyStatus, LearnedKeys};
+use crate::keys::LearnedKeys;
 use crate::wire::{Fault, Request};
 
 impl Gateway {
@@ -18,46 +18,34 @@ impl Gateway {
     pub(super) async fn prove<B: Body>(
         self: &Arc<Self>,
         learned_keys: &LearnedKeys,
-        admission: Admission<'_>,
+        admitted: Admitted<'_>,
         request: Request,
         body: &mut B,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
-        let secret = admission.secret();
+        let secret = admitted.secret;
         let proving = learned_keys.proving(&secret);
         let within = queue_time(&self.core.state());
         let turn = timeout(within, proving.lock()).await.map_err(|_| Fault::Unavailable { retry_after: 1 })?;
-        let (known, is_proven) = match learned_keys.find(&secret, self.core.now()) {
-            KeyStatus::Refused => return Err(Fault::IncorrectKey),
-            KeyStatus::Proven(known) => (Some(known), true),
-            // What the key has used up counts, if it has become known since this request came.
-            KeyStatus::Lapsed(known) => (Some(known), false),
-            KeyStatus::Unknown => (None, false),
-        };
-        let (mut admitted, stranger) = match admission {
-            Admission::Admitted(admitted) => (admitted, None),
-            Admission::Stranger(stranger) => {
-                let known = known.unwrap_or_else(|| stranger.learned_key.clone());
-                let charged = self.charge_stranger(&stranger, known, request.operation, details).await;
-                (charged.inspect_err(|_| stranger.refund())?, Some(stranger))
-            }
-        };
-        if is_proven {
+        // What the key has used up counts, if it has become known since this request came.
+        let mut admitted = admitted.with(learned_keys.find(&secret, self.core.now())?, self.core.now());
+        let charged = self.charge_stranger(&mut admitted, request.operation, details).await;
+        charged.inspect_err(|_| admitted.refund())?;
+        if admitted.is_proven {
             drop(turn);
-            stranger.inspect(|stranger| stranger.refund());
+            admitted.refund();
             admitted.checked_at = self.core.now();
             return self.perform(&self.core.state_full(), admitted, request, body, details).await;
         }
-        let mut caller = admitted.caller(details.id);
-        caller.stranger = stranger.as_ref().map(|stranger| stranger.client);
+        let caller = admitted.caller(details.id);
         let answer = match request.operation.is_write() {
             true => self.write(caller, request, details).await,
             false => self.read_as_proof(caller, request, details).await,
         };
-        match stranger {
-            Some(stranger) if learned_keys.is_proven(&secret, self.core.now()) => stranger.refund(),
-            Some(_) => details.hide_key(),
-            None => {}
+        match learned_keys.is_proven(&secret, self.core.now()) {
+            true => admitted.refund(),
+            false if admitted.stranger.is_some() => details.hide_key(),
+            false => {}
         }
         answer
     }

@@ -45,7 +45,7 @@ impl Gateway {
         body: &mut B,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
-        let (now, realm) = (admitted.checked_at, admitted.key().guild.realm);
+        let (now, realm) = (admitted.checked_at, admitted.key.guild.realm);
         let entry_key = EntryKey { realm, member: request.member, read: request.operation };
         let kept = self.gate(state, &entry_key, now).epoch().and_then(|epoch| self.core.cache.get(&entry_key, epoch));
         if let Some(entry) = &kept {
@@ -102,11 +102,11 @@ impl Gateway {
     async fn ask(self: Arc<Self>, caller: Caller, flight: FlightKey, mut joinable: Joinable<Asked>) -> Asked {
         joinable.wait_for_previous(queue_time(&self.core.state())).await;
         let place = self.place(&caller).await;
-        let (state, found) = match self.key_now(&caller.secret, flight.entry.read, Some(flight.entry.realm)) {
+        let (state, proven) = match self.key_now(&caller.secret, flight.entry.read, Some(flight.entry.realm)) {
             Ok(key) => key,
             Err(fault) => return fault.into(),
         };
-        match (self.fresh(&flight.entry, flight.gate).filter(|_| found.is_proven()), place) {
+        match (self.fresh(&flight.entry, flight.gate).filter(|_| proven.is_some()), place) {
             (Some(entry), _) => Asked { answer: Ok(entry), is_stored: None, upstream: None },
             (None, Ok(place)) => self.fetch(caller, (place, state), flight.entry, flight.gate, Some(joinable)).await,
             (None, Err(fault)) => fault.into(),
@@ -161,10 +161,9 @@ impl Gateway {
     ) -> Result<Arc<str>, Fault> {
         let (entry, now) = (stale.ok_or(fault)?, self.core.now());
         let key = self.key_now(secret, entry.key.read, Some(entry.key.realm));
-        let (state, found) = key.map_err(|_| fault)?;
+        let (state, proven) = key.map_err(|_| fault)?;
         let is_current = self.gate(&state, &entry.key, now) == GateState::Keep(entry.epoch);
-        if !found.is_proven() || !is_current || entry.state_at(now, || self.core.clock.unix_ms()) == EntryState::Expired
-        {
+        if proven.is_none() || !is_current || entry.state_at(now, || self.core.clock.unix_ms()) == EntryState::Expired {
             return Err(fault);
         }
         details.cache = Some(CacheStatus::IfError { age: entry.age(now) });
@@ -174,7 +173,7 @@ impl Gateway {
     /// Asks for a new answer in a task, unless that is under way. No caller waits for it: the origin has logged a failure,
     /// and the stale answer stays.
     fn revalidate(self: &Arc<Self>, admitted: &Admitted<'_>, stale: &Entry) {
-        let flight = FlightKey { secret: admitted.secret(), entry: stale.key, gate: GateState::Keep(stale.epoch) };
+        let flight = FlightKey { secret: admitted.secret, entry: stale.key, gate: GateState::Keep(stale.epoch) };
         let ask = |open| self.clone().ask(admitted.caller_without_trace(), flight, open);
         let (question, is_own) = self.core.cache.flights.join(flight, ask);
         if is_own {

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{Gateway, KeyFile, KeyList, KeySource, LoadedKeys};
+use super::{Gateway, KeyFile, KeyList, KeySource, LoadedKeys, State, StoreFollower};
 use crate::config::Config;
 use crate::origin::Origin;
 
@@ -24,37 +24,51 @@ impl Gateway {
     /// Puts another configuration in force from the next request on, all or nothing. What is available to a key
     /// stays available, up to its new burst (guarantee 6).
     pub fn reload(&self, config: Config, origin: Arc<Origin>, keys: NewKeys<'_>) {
-        let config = Arc::new(config);
-        self.core.replace_state(
-            |before| {
-                let departed_guilds = before.departed_guilds.clone();
-                let (source, list, loaded) = match keys {
-                    NewKeys::Unchanged => {
-                        let keys = before.key_table.listed_keys();
-                        (before.keys.clone(), KeyList { keys, departed_guilds }, None)
-                    }
-                    NewKeys::File(file) => (KeySource::File(file), KeyList { keys: Vec::new(), departed_guilds }, None),
-                    NewKeys::Store(LoadedKeys { source, list, loaded }) => (source, list, Some(loaded)),
-                };
-                let state = before.next(config, origin, source, list, &self.core.clock);
-                match &loaded {
-                    Some(loaded) => self.follower.date_keys(&state, loaded),
-                    // The same keys, which the follower may have confirmed again while the table was built.
-                    None => state.key_table.set_confirmed_at(before.key_table.confirmed_at()),
-                }
-                (state, loaded)
-            },
-            |before, state, loaded| {
-                let is_other_origin = !Arc::ptr_eq(&before.origin, &state.origin);
-                // After the swap: an answer of the old origin that is still accepted was asked for before this moment.
-                state.keys.set_rules(state, is_other_origin, &self.core.clock);
-                if is_other_origin || before.config.cache != state.config.cache {
-                    self.core.cache.gate.invalidate_all();
-                }
-                // After the epochs: those that wait for a permit, and get one by this, ask in the new epoch at once.
-                state.origin.activate();
-                loaded.inspect(|loaded| self.follower.keys_in_force(loaded));
-            },
-        );
+        self.follower.replace_state(Some((Arc::new(config), origin)), keys);
+    }
+}
+
+impl StoreFollower {
+    /// Puts the next state in force; `settings`: others than those in force.
+    pub(super) fn replace_state(&self, settings: Option<(Arc<Config>, Arc<Origin>)>, keys: NewKeys<'_>) {
+        let core = &self.core;
+        let (clock, gate) = (&core.clock, &core.cache.gate);
+        let _swap = core.swap.lock();
+        let before = core.state_full();
+        let (config, origin) = settings.unwrap_or_else(|| (before.config.clone(), before.origin.clone()));
+        let with_guilds = |keys| KeyList { keys, departed_guilds: before.departed_guilds.clone() };
+        let (source, list, loaded) = match keys {
+            NewKeys::Unchanged => (before.keys.clone(), with_guilds(before.key_table.listed_keys()), None),
+            NewKeys::File(file) => (KeySource::File(file), with_guilds(Vec::new()), None),
+            NewKeys::Store(LoadedKeys { source, list, loaded }) => {
+                (source.unwrap_or_else(|| before.keys.clone()), list, Some(loaded))
+            }
+        };
+        let strangers = before.strangers.with_rate(config.limits.strangers);
+        let used = (&*before.key_table, strangers);
+        let state = Arc::new(State::build(config, origin, source, list, used, clock));
+        match &loaded {
+            Some(loaded) => self.date_keys(&state, loaded),
+            // The same keys, which the follower may have confirmed again while the table was built.
+            None => state.key_table.set_confirmed_at(before.key_table.confirmed_at()),
+        }
+        let realms = state.realms_left(&before);
+        let invalidate = || realms.iter().for_each(|realm| gate.invalidate_realm(*realm));
+        invalidate(); // a key of the new state must be told nothing of what was kept
+        core.state.store(state.clone());
+        invalidate(); // what was asked for meanwhile
+        if let Some(peers) = core.peers(&state) {
+            let changed = state.departed_guilds.symmetric_difference(&before.departed_guilds);
+            changed.for_each(|guild| peers.bus.purge(Some(guild.clone()), None));
+        }
+        let is_other_origin = !Arc::ptr_eq(&before.origin, &state.origin);
+        // After the swap: an answer of the old origin that is still accepted was asked for before this moment.
+        state.keys.set_rules(&state, is_other_origin, clock);
+        if is_other_origin || before.config.cache != state.config.cache {
+            gate.invalidate_all();
+        }
+        // After the epochs: those that wait for a permit, and get one by this, ask in the new epoch at once.
+        state.origin.activate();
+        loaded.inspect(|loaded| self.keys_in_force(loaded));
     }
 }

@@ -49,20 +49,8 @@ impl State {
         state
     }
 
-    /// The state that follows this one: each id keeps its budget (guarantee 6).
-    pub(super) fn next(
-        &self,
-        config: Arc<Config>,
-        origin: Arc<Origin>,
-        keys: KeySource,
-        list: KeyList,
-        clock: &Clock,
-    ) -> Self {
-        let strangers = self.strangers.with_rate(config.limits.strangers);
-        State::build(config, origin, keys, list, (&self.key_table, strangers), clock)
-    }
-
-    fn build(
+    /// `used`: the table before, from which each id keeps its budget (guarantee 6).
+    pub(super) fn build(
         config: Arc<Config>,
         origin: Arc<Origin>,
         keys: KeySource,
@@ -76,7 +64,7 @@ impl State {
     }
 
     /// The realms whose cached answers are about other guilds than under the state before.
-    fn realms_left(&self, before: &State) -> HashSet<Realm> {
+    pub(super) fn realms_left(&self, before: &State) -> HashSet<Realm> {
         // What the built-in backend answers is about the guild, whatever key it is asked with.
         if self.origin.is_builtin() {
             return HashSet::new();
@@ -99,11 +87,11 @@ pub(super) struct Core {
     pub(super) cache: Answers<Asked>,
     /// The other nodes before the same HTTP origin.
     pub(super) peers: Option<Peers>,
-    state: ArcSwap<State>,
+    pub(super) state: ArcSwap<State>,
     /// Keys whose day was given back, by the change feed, and is not yet here.
     pub(super) day_resets: Mutex<Vec<KeyId>>,
     /// Held while the next state is made.
-    swap: Mutex<()>,
+    pub(super) swap: Mutex<()>,
 }
 
 impl Core {
@@ -131,28 +119,5 @@ impl Core {
     /// The state in force, to be kept while something is waited for.
     pub(super) fn state_full(&self) -> Arc<State> {
         self.state.load_full()
-    }
-
-    /// Puts the state that `next` makes in force, then runs `after` on the states before and after. No other state can
-    /// be made meanwhile.
-    pub(super) fn replace_state<T>(
-        &self,
-        next: impl FnOnce(&State) -> (State, T),
-        after: impl FnOnce(&State, &State, T),
-    ) {
-        let _swap = self.swap.lock();
-        let before = self.state_full();
-        let (state, made) = next(&before);
-        let state = Arc::new(state);
-        let realms = state.realms_left(&before);
-        let invalidate = || realms.iter().for_each(|realm| self.cache.gate.invalidate_realm(*realm));
-        invalidate(); // a key of the new state must be told nothing of what was kept
-        self.state.store(state.clone());
-        invalidate(); // what was asked for meanwhile
-        if let Some(peers) = self.peers(&state) {
-            let changed = state.departed_guilds.symmetric_difference(&before.departed_guilds);
-            changed.for_each(|guild| peers.bus.purge(Some(guild.clone()), None));
-        }
-        after(&before, &state, made);
     }
 }

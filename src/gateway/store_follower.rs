@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard, Notify};
 
+use super::NewKeys;
 use super::key_source::{KeyList, KeySource};
 use super::state::{Core, State};
 use crate::clock::{AlignedTimer, Tick};
@@ -26,7 +27,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 /// Knows how old the keys and the answers in memory are compared with the store, and keeps them recent.
 #[derive(Debug)]
 pub struct StoreFollower {
-    core: Arc<Core>,
+    pub(super) core: Arc<Core>,
     /// The feed's stamp. That of the keys is in the key table.
     feed: Freshness,
     /// Changes of guilds and keys that were seen on the feed, and how many of them the key table contains.
@@ -43,7 +44,8 @@ pub struct StoreFollower {
 /// (guarantee 7).
 #[derive(Debug)]
 pub struct LoadedKeys<'f> {
-    pub(super) source: KeySource,
+    /// `None`: the source in force.
+    pub(super) source: Option<KeySource>,
     pub(super) list: KeyList,
     pub(super) loaded: Loaded<'f>,
 }
@@ -99,23 +101,14 @@ impl StoreFollower {
     /// takes as long as the store does.
     pub async fn load_keys(&self, source: Option<KeySource>) -> Result<LoadedKeys<'_>, String> {
         let lock = self.load_lock.lock().await;
-        let source = source.unwrap_or_else(|| self.core.state().keys.clone());
         let loaded = Loaded { changes: self.seen.load(Ordering::SeqCst), at: self.core.now(), _lock: lock };
-        Ok(LoadedKeys { list: source.list().await?, source, loaded })
+        let from = source.clone().unwrap_or_else(|| self.core.state().keys.clone());
+        Ok(LoadedKeys { list: from.list().await?, source, loaded })
     }
 
     /// Puts loaded keys in force; what was used up stays used up.
     pub fn apply_keys(&self, keys: LoadedKeys<'_>) {
-        let LoadedKeys { list, loaded, .. } = keys;
-        self.core.replace_state(
-            |before| {
-                let (config, origin, keys) = (before.config.clone(), before.origin.clone(), before.keys.clone());
-                let state = before.next(config, origin, keys, list, &self.core.clock);
-                self.date_keys(&state, &loaded);
-                (state, ())
-            },
-            |_, _, ()| self.keys_in_force(&loaded),
-        );
+        self.replace_state(None, NewKeys::Store(keys));
     }
 
     /// Stamps loaded keys, before `state` is in force: they are as recent as the feed if it told of no change since, and

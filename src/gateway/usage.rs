@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{Gateway, KeySource};
+use super::{Gateway, KeySource, State};
 use crate::cache::CacheSize;
 use crate::keys::Key;
 use crate::limits::{KeyLevels, OverLimitCounts, RecentActivity};
@@ -45,7 +45,7 @@ impl Gateway {
     /// The keys that sent a request on the last day, each with how many.
     pub fn used_keys(&self) -> Vec<(u32, Arc<Key>)> {
         let now = self.core.now();
-        let used = self.keys_in_force(|key| key.budget.activity.is_used()).into_iter();
+        let used = self.core.state().keys_in_force(|key| key.budget.activity.is_used()).into_iter();
         used.map(|key| (key.budget.activity.recent(now).day.requests, key))
             .filter(|(requests, _)| *requests > 0)
             .collect()
@@ -53,7 +53,7 @@ impl Gateway {
 
     /// The use of the keys in force whose id is wanted.
     pub fn usage_of(&self, is_wanted: impl Fn(&KeyId) -> bool) -> Vec<KeyUsage> {
-        self.keys_in_force(|key| is_wanted(&key.id)).into_iter().map(|key| self.usage(key)).collect()
+        self.core.state().keys_in_force(|key| is_wanted(&key.id)).into_iter().map(|key| self.usage(key)).collect()
     }
 
     /// The use of a key.
@@ -63,14 +63,15 @@ impl Gateway {
         let levels = key.budget.levels(&key.policy, now, self.core.clock.unix());
         KeyUsage { key, recent, levels }
     }
+}
 
+impl State {
     /// The wanted ones of all keys. A key with two secrets is there once.
-    fn keys_in_force(&self, is_wanted: impl Fn(&Key) -> bool) -> Vec<Arc<Key>> {
-        let state = self.core.state_full();
-        let mut keys: Vec<Arc<Key>> = match &state.keys {
+    pub(super) fn keys_in_force(&self, is_wanted: impl Fn(&Key) -> bool) -> Vec<Arc<Key>> {
+        let mut keys: Vec<Arc<Key>> = match &self.keys {
             KeySource::Origin(learned_keys) => learned_keys.keys().into_iter().filter(|key| is_wanted(key)).collect(),
             KeySource::Store(_) | KeySource::File(_) => {
-                state.key_table.keys().filter(|key| is_wanted(key)).cloned().collect()
+                self.key_table.keys().filter(|key| is_wanted(key)).cloned().collect()
             }
         };
         let mut seen = HashSet::new();

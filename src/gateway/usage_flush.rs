@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::key_source::KeySource;
-use super::state::{Core, State};
+use super::state::Core;
 use crate::clock::AlignedTimer;
 use crate::cluster::SharedLimits;
-use crate::limits::{Budget, DayCount};
-use crate::model::KeyId;
+use crate::keys::Key;
+use crate::limits::DayCount;
 use crate::store::{Store, StoreError};
 
 /// Interval at which the day's counts are written. A kill loses at most one second of them, with the time of writing
@@ -40,33 +40,26 @@ impl UsageFlush {
 
     /// Writes usage until the process ends.
     pub async fn run(&self, store: &Store) {
-        let (mut is_failing, mut last_use_is_failing) = (false, false);
-        let (mut last_use, timer) = (self.core.now(), AlignedTimer::new());
+        let (mut is_failing, mut last_use) = (false, self.core.now());
+        let timer = AlignedTimer::new();
         loop {
             timer.next_multiple_of(COUNTS_EVERY).await;
-            let written = self.reset_days(store).await;
-            let written = written.and(self.write_counts(store).await);
+            let mut written = self.reset_days(store).await.and(self.write_counts(store).await);
+            if self.core.now().since(last_use) >= LAST_USE_EVERY {
+                last_use = self.core.now();
+                written = written.and(self.write_last_use(store).await);
+            }
             match &written {
                 Err(error) if !is_failing => {
                     tracing::error!(
                         error,
-                        "the day's counts cannot be written to the store; counting goes on in memory"
+                        "the use of keys cannot be written to the store; counting goes on in memory"
                     );
                 }
-                Ok(()) if is_failing => tracing::info!("the day's counts are written to the store again"),
+                Ok(()) if is_failing => tracing::info!("the use of keys is written to the store again"),
                 Ok(()) | Err(_) => {}
             }
             is_failing = written.is_err();
-            if self.core.now().since(last_use) >= LAST_USE_EVERY {
-                last_use = self.core.now();
-                let written = self.write_last_use(store).await;
-                if let Err(error) = &written
-                    && !last_use_is_failing
-                {
-                    tracing::warn!(error, "the last uses of keys cannot be written to the store");
-                }
-                last_use_is_failing = written.is_err();
-            }
         }
     }
 
@@ -100,13 +93,9 @@ impl UsageFlush {
         if let KeySource::Origin(learned_keys) = &state.keys {
             learned_keys.forget_day_counts(&keys);
         }
-        budgets(&state).iter().filter(|(id, _)| keys.contains(id)).for_each(|(_, budget)| budget.reset_day());
-        if let Some(limits) = &self.shared_limits {
-            let in_force = match &state.keys {
-                KeySource::Origin(learned_keys) => learned_keys.keys(),
-                KeySource::Store(_) | KeySource::File(_) => state.key_table.keys().cloned().collect(),
-            };
-            in_force.iter().filter(|key| keys.contains(&key.id)).for_each(|key| limits.reset_day(key));
+        for key in state.keys_in_force(|key| keys.contains(&key.id)) {
+            key.budget.reset_day();
+            self.shared_limits.as_ref().inspect(|limits| limits.reset_day(&key));
         }
         Ok(())
     }
@@ -119,11 +108,12 @@ impl UsageFlush {
             if !state.config.limits.counts_days() {
                 return Ok(()); // there may be many keys to go through
             }
-            let unsaved = |(id, budget): (KeyId, Arc<Budget>)| budget.unsaved_day().map(|count| (id, budget, count));
-            budgets(&state).into_iter().filter_map(unsaved).collect::<Vec<_>>()
+            let unsaved = |key: Arc<Key>| key.budget.unsaved_day().map(|count| (key, count));
+            let keys = state.keys_in_force(|key| key.budget.unsaved_day().is_some());
+            keys.into_iter().filter_map(unsaved).collect::<Vec<_>>()
         };
-        counts.sort_by_key(|(_, _, count)| count.day);
-        for of_a_day in counts.chunk_by(|(_, _, a), (_, _, b)| a.day == b.day) {
+        counts.sort_by_key(|(_, count)| count.day);
+        for of_a_day in counts.chunk_by(|(_, a), (_, b)| a.day == b.day) {
             for counts in of_a_day.chunks(KEYS_AT_ONCE) {
                 write_counts_of_a_day(store, counts).await?;
             }
@@ -145,27 +135,17 @@ impl UsageFlush {
     }
 }
 
-/// The budgets of all keys.
-fn budgets(state: &State) -> Vec<(KeyId, Arc<Budget>)> {
-    match &state.keys {
-        KeySource::Origin(learned_keys) => {
-            learned_keys.keys().into_iter().map(|key| (key.id.clone(), key.budget.clone())).collect()
-        }
-        KeySource::Store(_) | KeySource::File(_) => state.key_table.budgets(),
-    }
-}
-
-async fn write_counts_of_a_day(store: &Store, counts: &[(KeyId, Arc<Budget>, DayCount)]) -> Result<(), String> {
-    let Some((_, _, DayCount { day, .. })) = counts.first() else { return Ok(()) };
-    let added = counts.iter().map(|(id, _, count)| (id.clone(), count.count)).collect();
+async fn write_counts_of_a_day(store: &Store, counts: &[(Arc<Key>, DayCount)]) -> Result<(), String> {
+    let Some((_, DayCount { day, .. })) = counts.first() else { return Ok(()) };
+    let added = counts.iter().map(|(key, count)| (key.id.clone(), count.count)).collect();
     let (totals, result) = match store.add_daily(*day, added).await {
         Ok(totals) => (totals.into_iter().map(|(_, total)| Some(total)).collect(), Ok(())),
         // They may have been added. If they were added again, keys would have used up what they did not ask for.
         Err(error @ StoreError::Unknown(_)) => (vec![None; counts.len()], Err(error.to_string())),
         Err(error) => return Err(error.to_string()),
     };
-    for ((_, budget, saved), total) in counts.iter().zip(totals) {
-        budget.day_saved(*saved, total);
+    for ((key, saved), total) in counts.iter().zip(totals) {
+        key.budget.day_saved(*saved, total);
     }
     result
 }

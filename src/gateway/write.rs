@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::admit::Found;
 use super::caller::Caller;
 use super::{Gateway, RequestDetails, State};
 use crate::config::OriginKind;
@@ -25,8 +24,8 @@ impl Gateway {
         let Request { operation, member, .. } = request;
         let _counted = self.alone.begin_write().ok_or(Fault::Unavailable { retry_after: 1 })?;
         let place = self.place(&caller).await?;
-        let (state, found) = self.key_now(&caller.secret, operation, None)?;
-        if let Found::Listed(key) = found {
+        let (state, key) = self.key_now(&caller.secret, operation, None)?;
+        if let Some(key) = key {
             caller.key = key; // of another guild, where it has moved
         }
         let now = self.core.now();

@@ -25,10 +25,6 @@ impl Budgets {
         self.0.lock().entry(id.clone()).or_default().clone()
     }
 
-    pub fn all(&self) -> Vec<(KeyId, Arc<Budget>)> {
-        self.0.lock().iter().map(|(id, budget)| (id.clone(), budget.clone())).collect()
-    }
-
     /// Forgets the idle budgets of keys that are not listed.
     pub fn forget_idle(&self, is_listed: impl Fn(&KeyId) -> bool, now: Tick, unix: i64) {
         self.0.lock().retain(|id, budget| is_listed(id) || !budget.is_idle(now, unix));

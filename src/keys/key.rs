@@ -1,8 +1,10 @@
 //! A key as a request finds it, with its limits, and as a store or a file lists it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cache::Realm;
+use crate::clock::Tick;
 use crate::limits::{Budget, Policy};
 use crate::model::{Digest, GuildId, KeyId, Scope};
 use crate::wire::{Fault, Operation};
@@ -22,6 +24,9 @@ pub struct Key {
     pub policy: Arc<Policy>,
     /// What all of its secrets have used up together.
     pub budget: Arc<Budget>,
+    /// Of a key that was learned from the origin: the tick at which the origin was asked for the newest answer that
+    /// accepts it; 0: none does any more.
+    pub(super) accepted: Option<Arc<AtomicU64>>,
 }
 
 impl Key {
@@ -43,13 +48,24 @@ impl Key {
     ) -> Self {
         let in_force = policy.tier().name.as_str();
         let tier_in_force = tier.clone().filter(|tier| **tier == *in_force).unwrap_or_else(|| in_force.into());
-        Key { id, guild, scope, expires, tier, tier_in_force, policy, budget }
+        Key { id, guild, scope, expires, tier, tier_in_force, policy, budget, accepted: None }
     }
 
     /// The same key under another policy, with what it has used up.
     pub(super) fn with_policy(&self, policy: &Arc<Policy>) -> Self {
         let limits = (policy.clone(), self.budget.clone());
-        Key::new(self.id.clone(), self.guild.clone(), self.scope, self.expires, self.tier.clone(), limits)
+        let key = Key::new(self.id.clone(), self.guild.clone(), self.scope, self.expires, self.tier.clone(), limits);
+        Key { accepted: self.accepted.clone(), ..key }
+    }
+
+    /// Whether it was, or may be, learned from the origin.
+    pub fn is_learned(&self) -> bool {
+        self.accepted.is_some()
+    }
+
+    pub(super) fn accepted(&self) -> Option<Tick> {
+        let at = self.accepted.as_ref()?.load(Ordering::Acquire);
+        (at > 0).then_some(Tick(at))
     }
 
     /// Whether `other` is this key with nothing changed, down to what it has used up.

@@ -18,6 +18,7 @@ use crate::cache::Realm;
 use crate::clock::Tick;
 use crate::limits::{Budget, DayCount, Policy};
 use crate::model::{Digest, GuildId, KeyId, Scope};
+use crate::wire::Fault;
 
 /// Known keys, about 240 MB. Beyond that the key that was used longest ago is forgotten, with what it had used up, so a
 /// caller with that many valid keys can have one of them refilled.
@@ -34,7 +35,7 @@ const MAX_PROVING: u64 = 16_384;
 /// has a realm of answers of its own, since only the origin knows its guild.
 #[derive(Debug)]
 pub struct LearnedKeys {
-    known: Cache<Digest, Arc<LearnedKey>>,
+    known: Cache<Digest, Arc<Key>>,
     refused: Cache<Digest, Tick>,
     rules: ArcSwap<LearnedKeyRules>,
     /// Held while the origin is asked about a key, so that of many requests with one key one proves it. One that is
@@ -57,23 +58,14 @@ pub struct LearnedKeyRules {
     pub since: Tick,
 }
 
-/// A key, and what the origin's answers said about it.
-#[derive(Debug)]
-pub struct LearnedKey {
-    pub key: Arc<Key>,
-    pub digest: Digest,
-    /// The tick at which the origin was asked for the newest answer that accepts it; 0: none does any more.
-    accepted: Arc<AtomicU64>,
-}
-
-/// What is known about a key at one moment.
+/// What is known at one moment about a key that is not refused.
 #[derive(Debug)]
 pub enum KeyStatus {
-    Proven(Arc<LearnedKey>),
+    /// It is listed, or the origin has accepted it not long ago.
+    Proven(Arc<Key>),
     /// The origin accepted the key once, and what it has used up is remembered.
-    Lapsed(Arc<LearnedKey>),
-    /// The origin refused the key (02), not long ago.
-    Refused,
+    Lapsed(Arc<Key>),
+    /// Only the origin can judge it.
     Unknown,
 }
 
@@ -98,7 +90,7 @@ impl LearnedKeys {
         }
         for (_, known) in &self.known {
             // The key is replaced at its next request; what is left of its limits is fixed now.
-            known.key.budget.change_tier(policy.tier(), now);
+            known.budget.change_tier(policy.tier(), now);
         }
     }
 
@@ -112,48 +104,44 @@ impl LearnedKeys {
         self.proving.get_with(*digest, Arc::default)
     }
 
-    /// What is known about the key with this digest.
-    pub fn find(&self, digest: &Digest, now: Tick) -> KeyStatus {
+    /// What is known about the key with this digest; 02 if the origin refused it so, not long ago.
+    pub fn find(&self, digest: &Digest, now: Tick) -> Result<KeyStatus, Fault> {
         let rules = self.rules.load();
-        let known = self.known.get(digest).map(|known| self.with_policy(known, &rules.policy));
-        if let Some(key) = &known {
-            let accepted = Tick(key.accepted.load(Ordering::Acquire));
-            if accepted.0 > 0 && accepted >= rules.since && now < accepted.plus(rules.accepted_for) {
-                return KeyStatus::Proven(key.clone());
-            }
+        let counts = |at: Tick, so_long| at >= rules.since && now < at.plus(so_long);
+        match self.known.get(digest).map(|known| self.with_policy(digest, known, &rules.policy)) {
+            Some(key) if key.accepted().is_some_and(|at| counts(at, rules.accepted_for)) => Ok(KeyStatus::Proven(key)),
+            _ if self.refused.get(digest).is_some_and(|at| counts(at, rules.refused_for)) => Err(Fault::IncorrectKey),
+            Some(key) => Ok(KeyStatus::Lapsed(key)),
+            None => Ok(KeyStatus::Unknown),
         }
-        if self.refused.get(digest).is_some_and(|at| at >= rules.since && now < at.plus(rules.refused_for)) {
-            return KeyStatus::Refused;
-        }
-        known.map_or(KeyStatus::Unknown, KeyStatus::Lapsed)
     }
 
     /// Whether an answer of the origin proves the key now.
     pub fn is_proven(&self, digest: &Digest, now: Tick) -> bool {
-        matches!(self.find(digest, now), KeyStatus::Proven(_))
+        matches!(self.find(digest, now), Ok(KeyStatus::Proven(_)))
     }
 
     /// The origin was asked at `asked` and accepted the key.
-    pub fn accept(&self, key: &Arc<LearnedKey>, asked: Tick) {
-        let known = self.known.get(&key.digest);
-        let known = known.unwrap_or_else(|| self.known.entry(key.digest).or_insert_with(|| key.clone()).into_value());
-        known.accepted.fetch_max(asked.0.max(1), Ordering::AcqRel);
-        self.refused.invalidate(&key.digest);
+    pub fn accept(&self, digest: &Digest, key: &Arc<Key>, asked: Tick) {
+        let known = self.known.get(digest);
+        let known = known.unwrap_or_else(|| self.known.entry(*digest).or_insert_with(|| key.clone()).into_value());
+        known.accepted.as_ref().inspect(|accepted| _ = accepted.fetch_max(asked.0.max(1), Ordering::AcqRel));
+        self.refused.invalidate(digest);
     }
 
     /// The origin was asked at `asked` and refused the key with 02; it is `now`. The answer to a later question stays.
-    pub fn refute(&self, key: &LearnedKey, asked: Tick, now: Tick) {
-        let accepted = self.known.get(&key.digest).map(|known| known.accepted.clone());
+    pub fn refute(&self, digest: &Digest, asked: Tick, now: Tick) {
+        let accepted = self.known.get(digest).and_then(|known| known.accepted.clone());
         let is_newer = accepted.as_ref().is_some_and(|accepted| accepted.load(Ordering::Acquire) > asked.0.max(1));
         if !is_newer && asked >= self.since() {
             accepted.inspect(|accepted| accepted.store(0, Ordering::Release));
-            self.refused.insert(key.digest, now);
+            self.refused.insert(*digest, now);
         }
     }
 
     /// All keys that the origin has accepted.
     pub fn keys(&self) -> Vec<Arc<Key>> {
-        self.known.iter().map(|(_, known)| known.key.clone()).collect()
+        self.known.iter().map(|(_, known)| known).collect()
     }
 
     /// Forgets the stored counts of these keys, which get their whole day back.
@@ -162,25 +150,24 @@ impl LearnedKeys {
     }
 
     /// The same key under this policy.
-    fn with_policy(&self, known: Arc<LearnedKey>, policy: &Arc<Policy>) -> Arc<LearnedKey> {
-        if Arc::ptr_eq(&known.key.policy, policy) {
+    fn with_policy(&self, digest: &Digest, known: Arc<Key>, policy: &Arc<Policy>) -> Arc<Key> {
+        if Arc::ptr_eq(&known.policy, policy) {
             return known;
         }
-        let (key, accepted) = (Arc::new(known.key.with_policy(policy)), known.accepted.clone());
-        let known = Arc::new(LearnedKey { key, digest: known.digest, accepted });
-        self.known.insert(known.digest, known.clone());
+        let known = Arc::new(known.with_policy(policy));
+        self.known.insert(*digest, known.clone());
         known
     }
 
     /// A key that is not known yet. No other request sees it before the origin has accepted it.
-    pub fn unproven_key(&self, digest: Digest) -> Arc<LearnedKey> {
+    pub fn unproven_key(&self, digest: &Digest) -> Arc<Key> {
         let policy = self.rules.load().policy.clone();
-        let id = id_of(&digest);
+        let id = id_of(digest);
         let budget = self.day_counts.lock().get(&id).map_or_else(Budget::default, |count| Budget::with_day(*count));
         let realm = Realm(self.next_realm.fetch_add(1, Ordering::Relaxed));
         let guild = Guild { id: GuildId::of_key(&id), realm, departed: false };
         let key = Key::new(id, guild, Scope::Write, None, None, (policy, Arc::new(budget)));
-        Arc::new(LearnedKey { key: Arc::new(key), digest, accepted: Arc::default() })
+        Arc::new(Key { accepted: Some(Arc::default()), ..key })
     }
 }
 
@@ -203,8 +190,7 @@ mod tests {
 
     fn policy(burst: u32) -> Arc<Policy> {
         let main = Rate { period_ns: S, burst: NonZeroU32::new(burst).unwrap() };
-        let (write, daily, in_flight, candidate) = (None, None, None, None);
-        Arc::new(Policy::new(Arc::new(Tier { name: "standard".into(), main, write, daily, in_flight, candidate })))
+        Arc::new(Policy::new(Arc::new(Tier::new("standard", main))))
     }
 
     fn rules(policy: Arc<Policy>) -> LearnedKeyRules {
@@ -228,27 +214,27 @@ mod tests {
         Tick(seconds * S)
     }
 
-    fn proven(learned_keys: &LearnedKeys, seconds: u64) -> Arc<LearnedKey> {
+    fn proven(learned_keys: &LearnedKeys, seconds: u64) -> Arc<Key> {
         match learned_keys.find(&digest(), at(seconds)) {
-            KeyStatus::Proven(learned_key) => learned_key,
+            Ok(KeyStatus::Proven(learned_key)) => learned_key,
             other => panic!("{other:?}"),
         }
     }
 
-    fn spend(learned_key: &LearnedKey) -> bool {
+    fn spend(learned_key: &Key) -> bool {
         let ask = LimitQuery { operation: Operation::GetPoints, in_flight: 0, now: at(1) };
-        learned_key.key.budget.decide(&learned_key.key.policy, ask, DecidedBy::ALONE, || 0).over.is_none()
+        learned_key.budget.decide(&learned_key.policy, ask, DecidedBy::ALONE, || 0).over.is_none()
     }
 
     #[test]
     fn a_proof_is_valid_for_so_long_and_then_the_key_is_asked_about_with_what_it_used_up() {
         let learned_keys = learned_keys();
-        assert!(matches!(learned_keys.find(&digest(), at(1)), KeyStatus::Unknown));
-        learned_keys.accept(&learned_keys.unproven_key(digest()), at(1));
+        assert!(matches!(learned_keys.find(&digest(), at(1)), Ok(KeyStatus::Unknown)));
+        learned_keys.accept(&digest(), &learned_keys.unproven_key(&digest()), at(1));
         assert!(spend(&proven(&learned_keys, 1)));
         proven(&learned_keys, 60);
-        let KeyStatus::Lapsed(lapsed) = learned_keys.find(&digest(), at(61)) else { panic!("it stands still") };
-        learned_keys.accept(&lapsed, at(62));
+        let Ok(KeyStatus::Lapsed(lapsed)) = learned_keys.find(&digest(), at(61)) else { panic!("it stands still") };
+        learned_keys.accept(&digest(), &lapsed, at(62));
         let again = proven(&learned_keys, 63);
         assert!(spend(&again) && !spend(&again), "one of two was used before");
     }
@@ -256,58 +242,57 @@ mod tests {
     #[test]
     fn a_refused_key_is_remembered_for_its_time_and_then_unknown() {
         let learned_keys = learned_keys();
-        let unproven_key = learned_keys.unproven_key(digest());
-        learned_keys.refute(&unproven_key, at(1), at(2));
-        assert!(matches!(learned_keys.find(&digest(), at(31)), KeyStatus::Refused));
-        assert!(matches!(learned_keys.find(&digest(), at(32)), KeyStatus::Unknown));
+        learned_keys.refute(&digest(), at(1), at(2));
+        assert!(matches!(learned_keys.find(&digest(), at(31)), Err(Fault::IncorrectKey)));
+        assert!(matches!(learned_keys.find(&digest(), at(32)), Ok(KeyStatus::Unknown)));
     }
 
     #[test]
     fn a_good_key_that_is_refused_stops_at_once_and_is_not_refilled_when_it_comes_back() {
         let learned_keys = learned_keys();
-        learned_keys.accept(&learned_keys.unproven_key(digest()), at(1));
+        learned_keys.accept(&digest(), &learned_keys.unproven_key(&digest()), at(1));
         let learned_key = proven(&learned_keys, 1);
         assert!(spend(&learned_key) && spend(&learned_key));
-        learned_keys.refute(&learned_key, at(2), at(2));
-        assert!(matches!(learned_keys.find(&digest(), at(3)), KeyStatus::Refused));
-        let KeyStatus::Lapsed(known) = learned_keys.find(&digest(), at(40)) else { panic!("it was forgotten") };
-        learned_keys.accept(&known, at(40));
+        learned_keys.refute(&digest(), at(2), at(2));
+        assert!(matches!(learned_keys.find(&digest(), at(3)), Err(Fault::IncorrectKey)));
+        let Ok(KeyStatus::Lapsed(known)) = learned_keys.find(&digest(), at(40)) else { panic!("it was forgotten") };
+        learned_keys.accept(&digest(), &known, at(40));
         assert!(!spend(&proven(&learned_keys, 41)), "asked at second 1, as if no time had passed");
     }
 
     #[test]
     fn the_answer_to_a_later_question_stays_whatever_comes_after_it() {
         let learned_keys = learned_keys();
-        let key = learned_keys.unproven_key(digest());
-        learned_keys.accept(&key, at(5));
-        learned_keys.refute(&key, at(4), at(6));
-        learned_keys.accept(&key, at(3));
+        let key = learned_keys.unproven_key(&digest());
+        learned_keys.accept(&digest(), &key, at(5));
+        learned_keys.refute(&digest(), at(4), at(6));
+        learned_keys.accept(&digest(), &key, at(3));
         proven(&learned_keys, 64);
-        assert!(matches!(learned_keys.find(&digest(), at(65)), KeyStatus::Lapsed(_)));
+        assert!(matches!(learned_keys.find(&digest(), at(65)), Ok(KeyStatus::Lapsed(_))));
     }
 
     #[test]
     fn another_policy_refills_no_learned_key() {
         let learned_keys = learned_keys();
-        learned_keys.accept(&learned_keys.unproven_key(digest()), at(1));
+        learned_keys.accept(&digest(), &learned_keys.unproven_key(&digest()), at(1));
         let learned_key = proven(&learned_keys, 1);
         assert!(spend(&learned_key) && spend(&learned_key));
-        let realm = learned_key.key.guild.realm;
+        let realm = learned_key.guild.realm;
         learned_keys.set_rules(rules(policy(1000)), at(1));
         let learned_key = proven(&learned_keys, 1);
-        assert_eq!(learned_key.key.policy.tier().main.burst.get(), 1000);
+        assert_eq!(learned_key.policy.tier().main.burst.get(), 1000);
         assert!(!spend(&learned_key), "all of it was used up");
-        assert_eq!(learned_key.key.guild.realm, realm);
+        assert_eq!(learned_key.guild.realm, realm);
         assert!(Arc::ptr_eq(&learned_key, &proven(&learned_keys, 1)), "it is made once");
     }
 
     #[test]
     fn a_burst_that_is_lowered_and_raised_again_gives_no_learned_key_a_second_one() {
         let learned_keys = LearnedKeys::new(rules(policy(40)), Vec::new());
-        learned_keys.accept(&learned_keys.unproven_key(digest()), at(1));
+        learned_keys.accept(&digest(), &learned_keys.unproven_key(&digest()), at(1));
         let learned_key = proven(&learned_keys, 1);
         let let_in = |seconds| {
-            let key = &proven(&learned_keys, seconds).key;
+            let key = proven(&learned_keys, seconds);
             let ask = LimitQuery { operation: Operation::GetPoints, in_flight: 0, now: at(seconds) };
             (0..100).filter(|_| key.budget.decide(&key.policy, ask, DecidedBy::ALONE, || 0).over.is_none()).count()
         };
@@ -322,23 +307,23 @@ mod tests {
     #[test]
     fn another_origins_word_on_keys_does_not_count() {
         let learned_keys = learned_keys();
-        let (good, bad) = (learned_keys.unproven_key(digest()), learned_keys.unproven_key(Digest::of(b"bad")));
-        learned_keys.accept(&good, at(1));
+        let (good, bad) = (learned_keys.unproven_key(&digest()), Digest::of(b"bad"));
+        learned_keys.accept(&digest(), &good, at(1));
         learned_keys.refute(&bad, at(1), at(1));
         learned_keys.set_rules(LearnedKeyRules { since: at(2), ..rules(policy(2)) }, at(2));
-        assert!(matches!(learned_keys.find(&digest(), at(3)), KeyStatus::Lapsed(_)));
-        assert!(matches!(learned_keys.find(&Digest::of(b"bad"), at(3)), KeyStatus::Unknown));
+        assert!(matches!(learned_keys.find(&digest(), at(3)), Ok(KeyStatus::Lapsed(_))));
+        assert!(matches!(learned_keys.find(&Digest::of(b"bad"), at(3)), Ok(KeyStatus::Unknown)));
         learned_keys.refute(&bad, at(1), at(3)); // on its way from the old one
-        assert!(matches!(learned_keys.find(&Digest::of(b"bad"), at(3)), KeyStatus::Unknown));
+        assert!(matches!(learned_keys.find(&Digest::of(b"bad"), at(3)), Ok(KeyStatus::Unknown)));
     }
 
     #[test]
     fn no_two_keys_have_a_realm_in_common() {
         let learned_keys = learned_keys();
-        let (a, b) = (learned_keys.unproven_key(Digest::of(b"a")), learned_keys.unproven_key(Digest::of(b"b")));
-        assert_ne!(a.key.guild.realm, b.key.guild.realm);
-        assert_eq!(a.key.id.len(), 18);
-        assert_ne!(a.key.id, b.key.id);
+        let (a, b) = (learned_keys.unproven_key(&Digest::of(b"a")), learned_keys.unproven_key(&Digest::of(b"b")));
+        assert_ne!(a.guild.realm, b.guild.realm);
+        assert_eq!(a.id.len(), 18);
+        assert_ne!(a.id, b.id);
     }
 
     #[test]
@@ -346,9 +331,9 @@ mod tests {
         let learned_keys = learned_keys();
         for n in 0..1_000_000u64 {
             let digest = Digest::of(&n.to_be_bytes());
-            assert!(matches!(learned_keys.find(&digest, at(1)), KeyStatus::Unknown));
+            assert!(matches!(learned_keys.find(&digest, at(1)), Ok(KeyStatus::Unknown)));
             if n < MAX_REFUSED * 2 {
-                learned_keys.refute(&learned_keys.unproven_key(digest), at(1), at(1));
+                learned_keys.refute(&digest, at(1), at(1));
             }
         }
         learned_keys.refused.run_pending_tasks();
@@ -356,7 +341,7 @@ mod tests {
         assert_eq!(learned_keys.known.entry_count(), 0);
         assert!(matches!(
             learned_keys.find(&Digest::of(&(MAX_REFUSED * 2 - 1).to_be_bytes()), at(1)),
-            KeyStatus::Refused
+            Err(Fault::IncorrectKey)
         ));
     }
 }

@@ -18,6 +18,6 @@ pub use file::{KeyFileError, read_key_file};
 pub use in_flight::{InFlightGuard, InFlightSlot};
 pub use issue::{IssueError, NewKey, check_tier, rotate};
 pub use key::{Guild, Key, ListedKey};
-pub use learned::{KeyStatus, LearnedKey, LearnedKeyRules, LearnedKeys};
+pub use learned::{KeyStatus, LearnedKeyRules, LearnedKeys};
 pub use secret::{ApiKey, hide_keys, is_mistyped, random_token};
 pub use table::KeyTable;

@@ -11,7 +11,7 @@ use super::{Budgets, Guild, Key, ListedKey};
 use crate::cache::Realm;
 use crate::clock::Tick;
 use crate::config::{Limits, Tier};
-use crate::limits::{Budget, DayCount, Policy};
+use crate::limits::{DayCount, Policy};
 use crate::model::{Digest, GuildId, KeyId};
 
 /// All keys, by digest.
@@ -131,11 +131,6 @@ impl KeyTable {
     /// The keys used since the last call, and when.
     pub fn take_last_uses(&self) -> Vec<(KeyId, Tick)> {
         self.by_digest.values().filter_map(|key| key.budget.take_last_use().map(|at| (key.id.clone(), at))).collect()
-    }
-
-    /// The budgets of all keys, of removed ones too while they are remembered.
-    pub fn budgets(&self) -> Vec<(KeyId, Arc<Budget>)> {
-        self.budgets.all()
     }
 
     /// The realm of a guild that has or had a key.

@@ -23,8 +23,7 @@ fn rate(per_second: u64, burst: u32) -> Rate {
 }
 
 fn tier(name: &str) -> Tier {
-    let (main, write) = (rate(20, 40), Some(rate(5, 10)));
-    Tier { name: name.into(), main, write, daily: None, in_flight: None, candidate: None }
+    Tier { write: Some(rate(5, 10)), ..Tier::new(name, rate(20, 40)) }
 }
 
 fn standard() -> Policy {

@@ -18,8 +18,7 @@ const SECOND: u64 = 1_000_000_000;
 /// One tier of one request a second.
 fn limits(burst: u32) -> Limits {
     let rate = Rate { period_ns: SECOND, burst: NonZeroU32::new(burst).unwrap() };
-    let (write, daily, in_flight, candidate) = (None, None, None, None);
-    let tier = Arc::new(Tier { name: "standard".into(), main: rate, write, daily, in_flight, candidate });
+    let tier = Arc::new(Tier::new("standard", rate));
     Limits { default_tier: tier.clone(), tiers: vec![tier], shadow: false, strangers: rate }
 }
 

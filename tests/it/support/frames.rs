@@ -40,6 +40,8 @@ pub struct Frame {
 pub struct Frames {
     read: ReadHalf<TlsStream<TcpStream>>,
     write: WriteHalf<TlsStream<TcpStream>>,
+    /// Those of other streams that came while one stream's were awaited: streams are answered in any order.
+    others: Vec<Frame>,
 }
 
 /// The bytes of a frame.
@@ -88,7 +90,7 @@ fn length(mut n: usize, out: &mut Vec<u8>) {
 impl Frames {
     pub fn over(stream: TlsStream<TcpStream>) -> Frames {
         let (read, write) = tokio::io::split(stream);
-        Frames { read, write }
+        Frames { read, write, others: Vec::new() }
     }
 
     /// Says what a client says first.
@@ -112,7 +114,7 @@ impl Frames {
     /// Sends pieces with a pause before each, and reads what comes meanwhile, until the gateway
     /// ends the connection: the last GOAWAY's code, if there was one. `Err`: all were taken.
     pub async fn drip(mut self, pieces: impl IntoIterator<Item = Vec<u8>>, pause: Duration) -> Result<Option<u32>, ()> {
-        let Frames { read, write } = &mut self;
+        let Frames { read, write, .. } = &mut self;
         let mut come = Vec::new();
         let mut buffer = [0; 4096];
         let dripping = async {
@@ -163,11 +165,16 @@ impl Frames {
 
     /// The next frame on this stream.
     pub async fn next_on(&mut self, stream: u32) -> Frame {
+        if let Some(at) = self.others.iter().position(|frame| frame.stream == stream) {
+            return self.others.remove(at);
+        }
         loop {
             let frame = self.next().await.expect("the connection ended");
             assert_ne!(frame.kind, GOAWAY, "{frame:?}");
-            if frame.stream == stream && frame.kind != WINDOW_UPDATE {
-                return frame;
+            match frame.kind {
+                WINDOW_UPDATE => {}
+                _ if frame.stream == stream => return frame,
+                _ => self.others.push(frame),
             }
         }
     }
