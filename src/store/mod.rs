@@ -1,7 +1,7 @@
 //! Guilds, keys, members and their notes on disk (contract section 1 "Built-in backend", guarantee 1), in an SQLite file
 //! or in PostgreSQL. No other module opens a store.
 //!
-//! A store is some threads, each with one connection: readers, one for lists, one that writes (group commit) and one that
+//! A store is some threads and their connections: readers, one for lists, one that writes (group commit) and one that
 //! reads the change feed. One SQL text serves both kinds of database; `conn::Conn` is what they differ in.
 
 pub mod backup; // backup, restore and verification of an SQLite file

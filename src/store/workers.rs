@@ -1,12 +1,14 @@
-//! Threads that each have one connection, which they open when they first need it. One queue feeds them all, so that a
-//! thread whose disk or server does not respond takes no further job. No thread that serves callers waits for a store.
+//! Threads that read, and their connections, which are opened when they are first needed. One queue feeds the threads, so
+//! that one whose disk or server does not respond takes no further job; the connection that was used last is used next,
+//! because its server has everything at hand. No thread that serves callers waits for a store.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use crossbeam_channel::{Sender, TrySendError, bounded};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -24,32 +26,35 @@ const ENDS_WITHIN: Duration = Duration::from_secs(1);
 pub(super) type Opener = Arc<dyn Fn(Access) -> Result<Box<dyn Conn>, StoreError> + Send + Sync>;
 
 /// A job of the queue, which sends its own answer.
-type Job = Box<dyn FnOnce(&mut Slot) + Send>;
+type Job = Box<dyn FnOnce() + Send>;
 
-/// The connection of a thread.
-struct Slot {
+/// The connections of some threads.
+struct Conns {
     opener: Opener,
-    conn: Option<Box<dyn Conn>>,
+    idle: Mutex<Vec<Box<dyn Conn>>>,
 }
 
 /// The threads. They end when this is dropped.
-#[derive(Debug)]
 pub(super) struct Workers {
     queue: Option<Sender<Job>>,
+    conns: Arc<Conns>,
     threads: Vec<thread::JoinHandle<()>>,
     location: String,
 }
 
 impl Workers {
     pub(super) fn start(name: &str, count: usize, opener: &Opener, location: &str) -> Result<Self, StoreError> {
-        let (queue, jobs) = bounded(QUEUE);
+        let (queue, jobs) = bounded::<Job>(QUEUE);
+        let conns = Arc::new(Conns { opener: opener.clone(), idle: Mutex::default() });
         let start = |_| {
-            let (jobs, slot) = (jobs.clone(), Slot { opener: opener.clone(), conn: None });
-            thread::Builder::new().name(name.to_owned()).spawn(move || serve(&jobs, slot))
+            let jobs = jobs.clone();
+            // A panic is the defect of one job: its answer is dropped, and so is its connection.
+            let serve = move || jobs.iter().for_each(|job| drop(catch_unwind(AssertUnwindSafe(job))));
+            thread::Builder::new().name(name.to_owned()).spawn(serve)
         };
         let threads = (0..count).map(start).collect::<Result<_, _>>();
         let threads = threads.map_err(|e| StoreError::Failed(format!("no thread for the store's reads: {e}")))?;
-        Ok(Workers { queue: Some(queue), threads, location: location.to_owned() })
+        Ok(Workers { queue: Some(queue), conns, threads, location: location.to_owned() })
     }
 
     /// Runs `job`, and gives up after `within`. It is not begun if nobody waits for it any more, and runs a second time if
@@ -60,10 +65,10 @@ impl Workers {
         job: impl Fn(&mut dyn Conn) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let until = Instant::now() + within;
-        let (answer, answered) = oneshot::channel();
-        let job = Box::new(move |slot: &mut Slot| {
+        let ((answer, answered), conns) = (oneshot::channel(), self.conns.clone());
+        let job = Box::new(move || {
             if !answer.is_closed() {
-                let _ = answer.send(slot.run(until, &job));
+                let _ = answer.send(conns.run(until, &job));
             }
         });
         let ended = || StoreError::Failed("a read of the store ended midway by a defect".to_owned());
@@ -91,30 +96,19 @@ impl Drop for Workers {
     }
 }
 
-fn serve(jobs: &Receiver<Job>, mut slot: Slot) {
-    while let Ok(job) = jobs.recv() {
-        // A panic is the defect of one job: its answer is dropped, and so is the connection.
-        if catch_unwind(AssertUnwindSafe(|| job(&mut slot))).is_err() {
-            slot.conn = None;
-        }
-    }
-}
-
-impl Slot {
-    fn run<T>(
-        &mut self,
-        until: Instant,
-        job: &dyn Fn(&mut dyn Conn) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
+impl Conns {
+    fn run<T>(&self, until: Instant, job: &dyn Fn(&mut dyn Conn) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let mut is_first = true;
         loop {
-            let mut conn = self.conn.take().map_or_else(|| (self.opener)(Access::Read), Ok)?;
+            let idle = self.idle.lock().pop();
+            let mut conn = idle.map_or_else(|| (self.opener)(Access::Read), Ok)?;
             conn.set_deadline(until);
             let found = job(&mut *conn);
             if conn.is_usable() {
-                self.conn = Some(conn);
+                self.idle.lock().push(conn);
             } else if found.is_err() && std::mem::take(&mut is_first) && Instant::now() < until {
-                // An idle connection is dead after the server restarted or another took its place.
+                // Idle connections are dead after the server restarted or another took its place.
+                let _dead = std::mem::take(&mut *self.idle.lock());
                 continue;
             }
             return found;

@@ -29,9 +29,9 @@ mod embedded {
     refinery::embed_migrations!("src/store/migrations/postgres");
 }
 
-/// Threads that read for callers, each with a connection; lists, the writer and the feed have one more each. A query takes a
-/// fraction of a millisecond, so that sixteen do tens of thousands a second, and five nodes fit into the hundred connections
-/// that a server usually allows.
+/// Threads that read for callers, with as many connections at most; lists, the writer and the feed have one more each. A
+/// query takes a fraction of a millisecond, so that sixteen do tens of thousands a second, and five nodes fit into the
+/// hundred connections that a server usually allows.
 pub(super) const READERS: usize = 16;
 
 /// The schema that holds all our tables: the database may be shared with another program.
