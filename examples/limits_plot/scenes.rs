@@ -40,12 +40,12 @@ struct Watched {
 impl Watched {
     fn new(policy: Policy) -> Self {
         let (budget, start) = (Budget::default(), vec![(0, 0)]);
-        let full = budget.levels(&policy, tick(0), 0).main.remaining;
+        let full = budget.levels(&policy, tick(0), 0).rates[0].map_or(0, |(level, _)| level.remaining);
         Watched { policy, budget, asked: start.clone(), let_in: start, level: vec![(0, full)] }
     }
 
     fn remaining(&self, at_ms: u64) -> u64 {
-        self.budget.levels(&self.policy, tick(at_ms), 0).main.remaining
+        self.budget.levels(&self.policy, tick(at_ms), 0).rates[0].map_or(0, |(level, _)| level.remaining)
     }
 
     /// For so long, a request every `every_ms`; `None`: a pause.

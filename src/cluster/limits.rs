@@ -20,7 +20,7 @@ use crate::clock::{Clock, Tick};
 use crate::config::{Cluster, Tier, WhenAway};
 use crate::keys::Key;
 use crate::limits::{Budget, DayCount, DecidedBy, Told};
-use crate::model::KeyId;
+use crate::model::{KeyId, Limit, PerRate};
 
 /// Failures in a row after which Redis is away, and no request waits for it.
 const FAILURES: u32 = 3;
@@ -56,6 +56,9 @@ pub struct Counters {
     /// Requests that were decided without Redis, by `when_away`.
     pub decided_away: AtomicU64,
 }
+
+/// What the script answers: the last line of `limit.lua`.
+pub(super) type ScriptAnswer = (u64, u64, u64, u64, u64, PerRate<u64>);
 
 /// Decides on the requests of one key.
 pub(super) fn limit_script() -> Script {
@@ -183,27 +186,20 @@ impl SharedLimits {
     ) -> Option<(usize, Told)> {
         let resets = budget.questions.resets_day.swap(false, Ordering::AcqRel);
         let known = budget.day();
-        let (write_period, write_burst) = tier.write.map_or((0, 0), |rate| (rate.period_ns, rate.burst.get()));
-        let arguments = [
-            requests as u64,
-            is_write.into(),
-            resets.into(),
-            tier.main.period_ns,
-            tier.main.burst.get().into(),
-            write_period,
-            write_burst.into(),
-            tier.daily.unwrap_or(0),
-            known.day.unsigned_abs(),
-            known.count,
-        ];
+        let day = [tier.daily.unwrap_or(0), known.day.unsigned_abs(), known.count];
+        let rates = Limit::RATES.iter().zip(tier.rates()).flat_map(|(limit, rate)| {
+            let (period, burst) = rate.map_or((0, 0), |rate| (rate.period_ns, rate.burst.get()));
+            [period, burst.into(), limit.counts(is_write).into()]
+        });
+        let arguments: Vec<u64> = [requests as u64, resets.into()].into_iter().chain(day).chain(rates).collect();
         match self.run_script(name, &arguments).await {
-            Ok([let_in, main, write, day, count, unix, garbage]) => {
+            Ok((let_in, day, count, unix, garbage, owed)) => {
                 if garbage != 0 {
                     note_garbage(name);
                 }
-                let (main, write) = (Duration::from_nanos(main), Duration::from_nanos(write));
+                let owed = owed.map(Duration::from_nanos);
                 let day = DayCount { day: day.cast_signed(), count };
-                let told = Told { admitted: false, at: self.clock.now(), unix: unix.cast_signed(), main, write, day };
+                let told = Told { admitted: false, at: self.clock.now(), unix: unix.cast_signed(), owed, day };
                 Some((usize::try_from(let_in).unwrap_or(0), told))
             }
             Err(fault) => {
@@ -215,7 +211,7 @@ impl SharedLimits {
     }
 
     /// Runs the script. If the connection turns out to be closed, it is made again and the script is run again.
-    pub(super) async fn run_script(&self, name: &str, arguments: &[u64; 10]) -> Result<[u64; 7], RedisFault> {
+    pub(super) async fn run_script(&self, name: &str, arguments: &[u64]) -> Result<ScriptAnswer, RedisFault> {
         let run = async {
             let mut is_again = false;
             loop {

@@ -14,12 +14,12 @@ use utoipa::ToSchema;
 
 use super::bus_redis::RedisStream;
 use super::freshness::MAX_AGE;
-use super::limits::{SharedLimits, limit_script};
+use super::limits::{ScriptAnswer, SharedLimits, limit_script};
 use super::redis::{RedisConnection, RedisFault, ServerInfo, note_garbage};
 use crate::clock::{Clock, Tick};
 use crate::config::{Cluster, ConfigHash};
 use crate::json::from_object;
-use crate::model::rough;
+use crate::model::{Limit, rough};
 
 /// How long a start tries to reach Redis.
 pub const START_TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,7 +35,11 @@ const BEAT_WITHIN: Duration = Duration::from_secs(1);
 const COUNTS_FOR: Duration = Duration::from_secs(10);
 
 /// A question about no key: one request at one a second.
-const PROBE: [u64; 10] = [1, 0, 0, 1_000_000_000, 1, 0, 0, 0, 0, 0];
+const PROBE: [u64; 5 + 3 * Limit::RATES.len()] = {
+    let mut arguments = [0; _];
+    (arguments[0], arguments[5], arguments[6], arguments[7]) = (1, 1_000_000_000, 1, 1);
+    arguments
+};
 
 /// What is the same at all nodes that serve: its name, what to give them, and its hash.
 const COMPARED: [(&str, &str, HashOf); 2] = [
@@ -140,9 +144,9 @@ pub async fn check(config: &Cluster) -> Result<(ServerInfo, Duration), RedisFaul
         tell(&connection, config, "check", "{}").await?;
         tell(&connection, config, "check", "").await?;
         let probe = probe(config);
-        let _: Vec<u64> = connection.run_script(&script, &probe, &PROBE).await?; // it loads the script, too
+        let _: ScriptAnswer = connection.run_script(&script, &probe, &PROBE).await?; // it loads the script, too
         let begin = Instant::now();
-        let _: Vec<u64> = connection.run_script(&script, &probe, &PROBE).await?;
+        let _: ScriptAnswer = connection.run_script(&script, &probe, &PROBE).await?;
         Ok((info, begin.elapsed()))
     };
     let checked = in_time(ask).await?;

@@ -9,6 +9,7 @@ use super::file::{ConfigFile, FreshnessFile, TierFile};
 use super::secret::{Secret, Source};
 use super::usable::{Cluster, ConfigHash, Limits, OriginKind, Rate, WhenAway, cached_reads};
 use super::{Config, DEFAULT_FILE, Keys, Loaded, StoreAt};
+use crate::model::Limit;
 
 const MINUTE_NS: u64 = 60_000_000_000;
 const DAY_NS: u64 = 24 * 60 * MINUTE_NS;
@@ -156,8 +157,10 @@ fn in_words(limits: &Limits, cluster: Option<&Cluster>) -> String {
     for tier in &limits.tiers {
         row(&format!("tier {}", tier.name), "");
         row("  all operations", &per_key(&tier.main, tier.daily));
-        let write = tier.write.as_ref().map(|write| per_key(write, tier.daily));
-        row("  setPoints, in addition", write.as_deref().unwrap_or("no separate limit"));
+        for (limit, rate) in Limit::RATES.into_iter().zip(tier.rates()).skip(1) {
+            let words = rate.map_or_else(|| "no separate limit".to_owned(), |rate| per_key(&rate, tier.daily));
+            row(&format!("  {}, in addition", limit.name()), &words);
+        }
         if let Some(cluster) = cluster {
             row("  over all nodes", &over_all_nodes(&tier.main));
             row("  while Redis is away", &while_away(&tier.main, cluster));

@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::redis::RedisAt;
 use super::store::StoreAt;
+use crate::model::PerRate;
 use crate::wire::{Kind, Operation, Wording};
 
 /// Everything `gateway.toml` says (contract section 3), with its defaults filled in.
@@ -272,6 +273,11 @@ impl Tier {
     /// A tier with one limit.
     pub fn new(name: &str, main: Rate) -> Self {
         Tier { name: name.to_owned(), main, write: None, daily: None, in_flight: None, candidate: None }
+    }
+
+    /// Its rates, in the order of [`Limit::RATES`](crate::model::Limit::RATES).
+    pub fn rates(&self) -> PerRate<Option<Rate>> {
+        [Some(self.main), self.write]
     }
 }
 

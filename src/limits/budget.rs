@@ -1,6 +1,7 @@
 //! What one key has used up of its limits, and the decision on one request (contract section 3 `[limits]`). A budget
 //! belongs to a key's id, whatever its secrets are, and outlives every reload. Time is an argument.
 
+use std::array;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use super::rate::{Level, Limiter, RateUse};
 use super::{Activity, DayCount, Policy, Questions};
 use crate::clock::Tick;
 use crate::config::{Rate, Tier};
-use crate::model::Limit;
+use crate::model::{Limit, PerRate};
 use crate::wire::Operation;
 
 /// The wait of a request over `in_flight`: the shortest that `Retry-After` can express.
@@ -35,10 +36,9 @@ pub struct Budget {
 
 #[derive(Debug)]
 struct Used {
-    main: RateUse,
-    write: RateUse,
+    rates: PerRate<RateUse>,
     candidate: RateUse,
-    /// By how many nodes `main` and `write` are divided.
+    /// By how many nodes the rates are divided.
     nodes: NonZeroU32,
     day: DayUse,
     /// What Redis said last, while it decides.
@@ -52,25 +52,22 @@ pub struct Told {
     pub at: Tick,
     /// The time by Redis's clock, in Unix seconds.
     pub unix: i64,
-    /// How long it takes until everything has come back.
-    pub main: Duration,
-    pub write: Duration,
+    /// How long it takes until everything has come back of each rate.
+    pub owed: PerRate<Duration>,
     pub day: DayCount,
 }
 
 impl Told {
     /// The limit that is used up where such a request is refused, and the time until none is.
     pub fn over(&self, tier: &Tier, is_write: bool) -> (Limit, Duration) {
-        let main = Level::of(tier.main, self.main);
-        let write = tier.write.filter(|_| is_write).map(|rate| Level::of(rate, self.write));
-        let write = write.filter(|level| level.remaining == 0);
-        let wait = if main.remaining == 0 { main.next } else { Duration::ZERO };
-        let wait = write.map_or(wait, |level| level.next.max(wait));
-        match write {
-            _ if tier.daily.is_some_and(|max| self.day.count >= max) => (Limit::Daily, until_midnight(self.unix)),
-            Some(_) => (Limit::WriteRate, wait),
-            None => (Limit::Rate, wait),
+        if tier.daily.is_some_and(|max| self.day.count >= max) {
+            return (Limit::Daily, until_midnight(self.unix));
         }
+        let counting =
+            Limit::RATES.into_iter().zip(tier.rates()).zip(self.owed).filter(|((l, _), _)| l.counts(is_write));
+        let levels = counting.filter_map(|((limit, rate), owed)| Some((limit, Level::of(rate?, owed))));
+        let used_up = levels.filter(|(_, level)| level.remaining == 0);
+        used_up.fold((Limit::Rate, Duration::ZERO), |(_, wait), (limit, level)| (limit, wait.max(level.next)))
     }
 }
 
@@ -114,18 +111,16 @@ pub struct LimitOutcome {
 /// What a key has left after one request, for the `RateLimit` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketLevels {
-    pub(super) main: Level,
-    /// Only for writes under a tier with `write_rate`.
-    pub(super) write: Option<Level>,
+    /// `None`: the tier has no such rate, or it does not count this request.
+    pub(super) rates: PerRate<Option<Level>>,
     pub(super) daily: Option<Level>,
 }
 
 /// How much of its limits a key has left at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyLevels {
-    pub main: Level,
-    /// `None`: the tier has no `write_rate`.
-    pub write: Option<Level>,
+    /// `None`: the tier has no such rate.
+    pub rates: PerRate<Option<(Level, Rate)>>,
     /// Requests counted on this UTC day, and how many there may be; `None`: the tier has no `daily`.
     pub daily: Option<(u64, u64)>,
     /// Requests in flight, and how many there may be, if the tier has `in_flight`.
@@ -140,7 +135,8 @@ impl DecidedBy {
 impl Default for Used {
     fn default() -> Self {
         let rate = RateUse::default();
-        Used { main: rate, write: rate, candidate: rate, nodes: NonZeroU32::MIN, day: DayUse::default(), told: None }
+        let rates = Limit::RATES.map(|_| rate);
+        Used { rates, candidate: rate, nodes: NonZeroU32::MIN, day: DayUse::default(), told: None }
     }
 }
 
@@ -153,21 +149,25 @@ impl Used {
 
     /// Puts the limits of a tier in force.
     fn adopt(&mut self, tier: &Tier, now: Tick) {
-        self.part_of(tier.main).inspect(|rate| self.main.adopt(*rate, now));
-        tier.write.and_then(|rate| self.part_of(rate)).inspect(|rate| self.write.adopt(*rate, now));
+        let parts = tier.rates().map(|rate| rate.and_then(|rate| self.part_of(rate)));
+        for (used, part) in self.rates.iter_mut().zip(parts) {
+            part.inspect(|part| used.adopt(*part, now));
+        }
         tier.candidate.inspect(|rate| self.candidate.adopt(*rate, now));
     }
 
-    /// What is left by the main rate and the write rate.
-    fn levels(&self, tier: &Tier, now: Tick) -> (Level, Option<Level>) {
-        let level = |used: &RateUse, rate: Rate, owed: Option<Duration>| match (owed, self.part_of(rate)) {
-            (Some(owed), _) => Level::of(rate, owed),
-            (None, Some(part)) => used.level(part, now),
-            (None, None) => Level { remaining: 0, next: UNDIVIDED_WAIT },
-        };
-        let owed = |of: fn(&Told) -> Duration| self.told.map(|told| of(&told).saturating_sub(now.since(told.at)));
-        let write = tier.write.map(|rate| level(&self.write, rate, owed(|told| told.write)));
-        (level(&self.main, tier.main, owed(|told| told.main)), write)
+    /// What is left of each rate of the tier.
+    fn levels(&self, tier: &Tier, now: Tick) -> PerRate<Option<(Level, Rate)>> {
+        let rates = tier.rates();
+        array::from_fn(|n| {
+            let rate = rates[n]?;
+            let level = match (self.told, self.part_of(rate)) {
+                (Some(told), _) => Level::of(rate, told.owed[n].saturating_sub(now.since(told.at))),
+                (None, Some(part)) => self.rates[n].level(part, now),
+                (None, None) => Level { remaining: 0, next: UNDIVIDED_WAIT },
+            };
+            Some((level, rate))
+        })
     }
 
     /// Charges the rates and the day here, all or none: the limit that is used up, and the wait.
@@ -180,20 +180,20 @@ impl Used {
         if day.is_some_and(|(max, unix)| self.day.used(unix) >= max) {
             return Some((Limit::Daily, Duration::ZERO));
         }
-        let ask = |used: &RateUse, limiter: &Limiter| match self.part_of(limiter.rate) {
-            Some(part) if part == limiter.rate => used.charged(limiter, now),
-            Some(part) => used.charged(&Limiter::new(part), now),
-            None => Err(UNDIVIDED_WAIT),
-        };
-        let write = match policy.write.as_ref().filter(|_| is_write).map(|limiter| ask(&self.write, limiter)) {
-            Some(Err(wait)) => return Some((Limit::WriteRate, wait)),
-            Some(Ok(write)) => write,
-            None => self.write,
-        };
-        match ask(&self.main, &policy.main) {
-            Err(wait) => return Some((Limit::Rate, wait)),
-            Ok(main) => (self.main, self.write) = (main, write),
+        let mut charged = self.rates;
+        for (n, limit) in Limit::RATES.into_iter().enumerate().rev().filter(|(_, limit)| limit.counts(is_write)) {
+            let Some(limiter) = &policy.rates[n] else { continue };
+            let asked = match self.part_of(limiter.rate) {
+                Some(part) if part == limiter.rate => charged[n].charged(limiter, now),
+                Some(part) => charged[n].charged(&Limiter::new(part), now),
+                None => Err(UNDIVIDED_WAIT),
+            };
+            match asked {
+                Ok(used) => charged[n] = used,
+                Err(wait) => return Some((limit, wait)),
+            }
         }
+        self.rates = charged;
         if let Some((_, unix)) = day {
             self.day.count(unix);
         }
@@ -207,9 +207,10 @@ impl Used {
             self.day.learn(told.day);
         }
         if told.admitted {
-            self.main.spend(now);
-            if is_write && tier.write.is_some() {
-                self.write.spend(now);
+            for (n, rate) in tier.rates().iter().enumerate() {
+                if rate.is_some() && Limit::RATES[n].counts(is_write) {
+                    self.rates[n].spend(now);
+                }
             }
             if tier.daily.is_some() {
                 self.day.count_learned();
@@ -264,23 +265,19 @@ impl Budget {
             }
             Err(_) => true,
         });
-        let (main, write) = used.levels(tier, now);
+        let levels = used.levels(tier, now);
+        let counted = |n: usize| levels[n].filter(|_| Limit::RATES[n].counts(is_write)).map(|(level, _)| level);
         let daily = day.map(|(max, unix)| Level {
             remaining: max.saturating_sub(used.day.used(unix)),
             next: until_midnight(unix),
         });
-        policy.outcome(
-            over,
-            over_candidate,
-            used_today,
-            BucketLevels { main, write: write.filter(|_| is_write), daily },
-        )
+        policy.outcome(over, over_candidate, used_today, BucketLevels { rates: array::from_fn(counted), daily })
     }
 
     /// Puts a tier in force at a reload, if any request came before.
     pub fn change_tier(&self, tier: &Tier, now: Tick) {
         let mut used = self.used.lock();
-        if used.main.was_used() {
+        if used.rates[0].was_used() {
             used.adopt(tier, now);
         }
     }
@@ -288,10 +285,10 @@ impl Budget {
     /// What the key has left. Nothing is charged.
     pub fn levels(&self, policy: &Policy, now: Tick, unix: i64) -> KeyLevels {
         let (tier, used) = (&**policy.tier(), self.used.lock());
-        let (main, write) = used.levels(tier, now);
+        let rates = used.levels(tier, now);
         let unix = used.told.map_or(unix, |told| told.unix);
         let daily = tier.daily.map(|max| (used.day.used(unix), max));
-        KeyLevels { main, write, daily, in_flight: (self.in_flight(), tier.in_flight) }
+        KeyLevels { rates, daily, in_flight: (self.in_flight(), tier.in_flight) }
     }
 
     /// The last day on which a request was counted, and its count.
@@ -338,7 +335,7 @@ impl Budget {
     /// come back.
     pub fn is_idle(&self, now: Tick, unix: i64) -> bool {
         let used = self.used.lock();
-        let is_full = [&used.main, &used.write, &used.candidate].iter().all(|rate| rate.is_full(now));
+        let is_full = used.rates.iter().chain([&used.candidate]).all(|rate| rate.is_full(now));
         is_full && self.in_flight() == 0 && used.day.used(unix) == 0
     }
 

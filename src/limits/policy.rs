@@ -2,6 +2,7 @@
 //! header fields. [`Budget::decide`](super::Budget::decide) is the decision.
 
 use std::fmt::Write;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,14 +11,13 @@ use super::budget::{BucketLevels, LimitOutcome};
 use super::rate::{Level, Limiter};
 use crate::clock::seconds_up;
 use crate::config::{Rate, Tier};
-use crate::model::Limit;
+use crate::model::{Limit, PerRate};
 
 /// A tier in force, with its counters and the parts of its headers that never change.
 #[derive(Debug)]
 pub struct Policy {
     tier: Arc<Tier>,
-    pub(super) main: Limiter,
-    pub(super) write: Option<Limiter>,
+    pub(super) rates: PerRate<Option<Limiter>>,
     pub(super) candidate: Option<Limiter>,
     header: String,
     over_limit: Arc<OverLimitCounters>,
@@ -53,16 +53,12 @@ impl Policy {
 
     /// A tier that goes on with the counters that the tier of that name had before.
     pub fn counting(tier: Arc<Tier>, over_limit: Arc<OverLimitCounters>) -> Self {
-        let mut header = item(&tier.name, "", tier.main);
-        if let Some(write) = tier.write {
-            header += ", ";
-            header += &item(&tier.name, "-write", write);
-        }
-        if let Some(daily) = tier.daily {
-            let _ = write!(header, ", \"{}-daily\";q={daily};w=86400", tier.name); // a String takes everything
-        }
-        let (main, write) = (Limiter::new(tier.main), tier.write.map(Limiter::new));
-        Policy { main, write, candidate: tier.candidate.map(Limiter::new), tier, header, over_limit }
+        let items = Limit::RATES.iter().zip(tier.rates());
+        let items = items.filter_map(|(limit, rate)| Some(item(&tier.name, limit.suffix(), rate?)));
+        let daily = tier.daily.map(|daily| format!("\"{}-daily\";q={daily};w=86400", tier.name));
+        let header = items.chain(daily).collect::<Vec<_>>().join(", ");
+        let limiter = |rate: Option<Rate>| rate.map(Limiter::new);
+        Policy { rates: tier.rates().map(limiter), candidate: limiter(tier.candidate), tier, header, over_limit }
     }
 
     pub fn tier(&self) -> &Arc<Tier> {
@@ -108,14 +104,13 @@ impl Policy {
             out.extend_from_slice(b";t=");
             out.extend_from_slice(digits.format(seconds_up(level.next)).as_bytes());
         };
-        one(out, b"", levels.main);
-        if let Some(write) = levels.write {
-            out.extend_from_slice(b", ");
-            one(out, b"-write", write);
-        }
-        if let Some(daily) = levels.daily {
-            out.extend_from_slice(b", ");
-            one(out, b"-daily", daily);
+        let rates = Limit::RATES.iter().zip(levels.rates).map(|(limit, level)| (limit.suffix(), level));
+        let mut separator: &[u8] = b"";
+        for (suffix, level) in rates.chain([("-daily", levels.daily)]) {
+            if let Some(level) = level {
+                out.extend_from_slice(mem::replace(&mut separator, b", "));
+                one(out, suffix.as_bytes(), level);
+            }
         }
     }
 }
@@ -123,14 +118,8 @@ impl Policy {
 impl BucketLevels {
     /// The time until no bucket is empty: a caller that waits for one bucket only would come back too soon for another.
     fn wait(&self) -> Duration {
-        let levels = [Some(self.main), self.write, self.daily];
-        levels
-            .into_iter()
-            .flatten()
-            .filter(|level| level.remaining == 0)
-            .map(|level| level.next)
-            .max()
-            .unwrap_or_default()
+        let levels = self.rates.into_iter().chain([self.daily]).flatten();
+        levels.filter(|level| level.remaining == 0).map(|level| level.next).max().unwrap_or_default()
     }
 }
 

@@ -75,7 +75,7 @@ fn a_refusal_by_the_write_rate_costs_the_main_one_nothing() {
     assert!((0..10).all(|_| caller.ask(&policy, SET, 0).over.is_none()));
     let decided = caller.ask(&policy, SET, 0);
     assert_eq!(decided.over, Some((Limit::WriteRate, Duration::from_millis(200))));
-    assert_eq!(decided.levels.main.remaining, 30);
+    assert_eq!(decided.levels.rates[0].unwrap().remaining, 30);
     assert_eq!(policy.over_limit().read().over[Limit::WriteRate.index()], 1);
 }
 
@@ -88,7 +88,11 @@ fn a_day_has_its_number_of_requests_and_midnight_gives_them_back() {
     assert_eq!(used, [0, 1, 2]);
     let decided = caller.ask(&policy, SET, 0);
     assert_eq!(decided.over, Some((Limit::Daily, Duration::from_secs(43_200))));
-    assert_eq!((decided.levels.main.remaining, decided.levels.write.unwrap().remaining), (37, 10), "it costs nothing");
+    assert_eq!(
+        (decided.levels.rates[0].unwrap().remaining, decided.levels.rates[1].unwrap().remaining),
+        (37, 10),
+        "it costs nothing"
+    );
     assert!(level(&policy, &decided.levels).ends_with(r#""standard-daily";r=0;t=43200"#));
     assert_eq!(caller.ask(&policy, GET, 43_199 * SECOND).over, Some((Limit::Daily, Duration::from_secs(1))));
     assert_eq!(caller.ask(&policy, GET, 43_200 * SECOND).over, None);
@@ -104,7 +108,7 @@ fn a_request_over_what_may_be_under_way_is_to_come_again_in_a_second() {
     assert_eq!(ask(1).over, None);
     let decided = ask(2);
     assert_eq!(decided.over, Some((Limit::InFlight, Duration::from_secs(1))));
-    assert_eq!(decided.levels.main.remaining, 39, "it costs nothing");
+    assert_eq!(decided.levels.rates[0].unwrap().remaining, 39, "it costs nothing");
 }
 
 #[test]
@@ -137,19 +141,19 @@ fn a_refusal_by_the_main_rate_costs_the_write_rate_nothing() {
     assert_eq!(caller.let_in(&policy, SET, 0), 3);
     let decided = caller.ask(&policy, SET, 0);
     assert_eq!(decided.over.unwrap().0, Limit::Rate);
-    assert_eq!(decided.levels.write.unwrap().remaining, 7);
+    assert_eq!(decided.levels.rates[1].unwrap().remaining, 7);
 }
 
 #[test]
 fn a_set_points_amid_a_reload_is_charged_by_the_write_rate_once() {
     let (old, new, caller) =
         (policy(rate(20, 40), Some(rate(1, 9))), policy(rate(30, 50), Some(rate(2, 9))), Caller::default());
-    assert_eq!(caller.ask(&old, SET, 0).levels.write.unwrap().remaining, 8);
+    assert_eq!(caller.ask(&old, SET, 0).levels.rates[1].unwrap().remaining, 8);
     caller.0.change_tier(new.tier(), Tick(0));
     // One that came before the reload, and one after it.
-    assert_eq!(caller.ask(&old, SET, 0).levels.write.unwrap().remaining, 7);
-    assert_eq!(caller.ask(&new, SET, 0).levels.write.unwrap().remaining, 6);
-    assert_eq!(caller.ask(&new, GET, 0).levels.main.remaining, 36);
+    assert_eq!(caller.ask(&old, SET, 0).levels.rates[1].unwrap().remaining, 7);
+    assert_eq!(caller.ask(&new, SET, 0).levels.rates[1].unwrap().remaining, 6);
+    assert_eq!(caller.ask(&new, GET, 0).levels.rates[0].unwrap().remaining, 36);
 }
 
 #[test]
@@ -200,8 +204,8 @@ fn while_limits_change_under_load_no_request_is_let_in_twice_over() {
 
 /// What Redis says where everything is there but for so much.
 fn told(admitted: bool, owed_ms: u64, count: u64) -> Told {
-    let (main, day) = (Duration::from_millis(owed_ms), DayCount { day: 0, count });
-    Told { admitted, at: Tick(0), unix: NOON, main, write: Duration::ZERO, day }
+    let (owed, day) = ([Duration::from_millis(owed_ms), Duration::ZERO], DayCount { day: 0, count });
+    Told { admitted, at: Tick(0), unix: NOON, owed, day }
 }
 
 #[test]
@@ -215,7 +219,12 @@ fn what_redis_says_counts_and_is_told_to_the_caller() {
     assert_eq!(caller.0.unsaved_day(), Some(DayCount { day: 0, count: 1 }), "this node let one of them in");
     let decided = caller.decide(&policy, GET, 0, by(told(false, 2000, 4)));
     assert_eq!(decided.over, Some((Limit::Rate, Duration::from_millis(50))));
-    let decided = caller.decide(&policy, SET, 0, by(Told { write: Duration::from_secs(2), ..told(false, 0, 4) }));
+    let decided = caller.decide(
+        &policy,
+        SET,
+        0,
+        by(Told { owed: [Duration::ZERO, Duration::from_secs(2)], ..told(false, 0, 4) }),
+    );
     assert_eq!(decided.over, Some((Limit::WriteRate, Duration::from_millis(200))));
     let decided = caller.decide(&policy, GET, 0, by(told(false, 0, 9)));
     assert_eq!(decided.over, Some((Limit::Daily, Duration::from_secs(43_200))));

@@ -15,12 +15,31 @@ pub enum Limit {
     InFlight,
 }
 
+/// One of each rate of a tier.
+pub type PerRate<T> = [T; Limit::RATES.len()];
+
 impl Limit {
+    /// The limits that are rates. One that counts fewer requests comes later, and decides earlier.
+    pub const RATES: [Limit; 2] = [Limit::Rate, Limit::WriteRate];
+
     pub const ALL: [Limit; 4] = [Limit::Rate, Limit::WriteRate, Limit::Daily, Limit::InFlight];
 
     /// A small number for tables and records.
     pub const fn index(self) -> usize {
         self as usize
+    }
+
+    /// Whether this rate counts a request.
+    pub const fn counts(self, is_write: bool) -> bool {
+        is_write || !matches!(self, Limit::WriteRate)
+    }
+
+    /// What follows the tier's name in this rate's item of the `RateLimit` header fields.
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Limit::WriteRate => "-write",
+            _ => "",
+        }
     }
 
     /// Its name in `gateway.toml`.

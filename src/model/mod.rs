@@ -12,7 +12,7 @@ mod words;
 pub use date::{LATEST_DATE, date_of, unix_of};
 pub use guild::{BadGuildId, GuildId};
 pub use key::{Digest, KeyId, Scope};
-pub use limit::Limit;
+pub use limit::{Limit, PerRate};
 pub use member::{MAX_MEMBER_NAME, MemberId, one_line};
 pub use note::*;
 pub use words::{counted, rough, was};

@@ -219,13 +219,15 @@ impl ExplainedLimit {
             return none;
         };
         let (value, burst) = match limit {
-            Limit::Rate => (Some(rate(&tier.main)), Some("burst")),
-            Limit::WriteRate => (tier.write.as_ref().map(rate), Some("write_burst")),
             Limit::Daily => (tier.daily.map(|daily| format!("{daily} requests in a UTC day")), None),
             Limit::InFlight => (tier.in_flight.map(|n| format!("{n} requests at once")), None),
+            _ => {
+                let of = Limit::RATES.into_iter().zip(tier.rates()).find_map(|(of, rate)| rate.filter(|_| of == limit));
+                (of.as_ref().map(rate), Some(name.replace("rate", "burst")))
+            }
         };
-        let location = |setting| loaded.location_of_limit(Some(&tier.name), setting);
-        ExplainedLimit { value, location: location(name).or_else(|| location(burst?)), ..none }
+        let location = |setting: &str| loaded.location_of_limit(Some(&tier.name), setting);
+        ExplainedLimit { value, location: location(name).or_else(|| location(&burst?)), ..none }
     }
 }
 

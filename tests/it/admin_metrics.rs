@@ -133,9 +133,13 @@ async fn the_use_of_each_key_is_shown_with_what_is_left_of_its_limits() {
         assert_eq!((&usage["keys"], usage["items"].as_array().unwrap().len()), (&1.into(), 1), "{usage}");
         let used = &usage["items"][0];
         for window in ["minute", "hour", "day"] {
-            assert_eq!((&used[window]["requests"], &used[window]["over_rate"]), (&4.into(), &1.into()), "{usage}");
+            assert_eq!((&used[window]["requests"], &used[window]["over"]["rate"]), (&4.into(), &1.into()), "{usage}");
         }
-        assert_eq!((&used["rate"]["burst"], &used["rate"]["remaining"]), (&3.into(), &0.into()), "{usage}");
+        assert_eq!(
+            (&used["rates"]["rate"]["burst"], &used["rates"]["rate"]["remaining"]),
+            (&3.into(), &0.into()),
+            "{usage}"
+        );
         assert_eq!(used["in_flight"]["used"], 0, "{usage}");
         let id = used["id"].as_str().unwrap();
         assert_eq!(admin.get(&format!("/api/keys/{id}/usage")).await.is(200)["day"]["requests"], 4);

@@ -390,12 +390,12 @@ async fn garbage_in_a_key_is_named_and_replaced_and_counts_as_nothing() {
     let url = Postgres::shared().database().await;
     let gate = limited(&redis, &url).start().await;
     let name = format!("guildgate:l:{}", gate.key_id("slow"));
-    for garbage in [format!("SET {name} x"), format!("HSET {name} main 1e99 day x"), format!("RPUSH {name} 1")] {
+    for garbage in [format!("SET {name} x"), format!("HSET {name} rate1 1e99 day x"), format!("RPUSH {name} 1")] {
         redis.ask("FLUSHALL");
         redis.ask(&garbage);
         gate.get_points("slow", "7").await.is("3");
-        let main = redis.ask(&format!("HGET {name} main"));
-        assert!(main.lines().nth(1).is_some_and(|main| main.split(' ').count() == 4), "{garbage}: {main}");
+        let rate = redis.ask(&format!("HGET {name} rate1"));
+        assert!(rate.lines().nth(1).is_some_and(|rate| rate.split(' ').count() == 4), "{garbage}: {rate}");
     }
     gate.has_said("something that is not Guildgate's").await;
     assert!(gate.stderr().contains(&name));

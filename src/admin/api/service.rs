@@ -1,5 +1,6 @@
 //! The service as a whole: its status, the configuration and limits in force, the cache, and reloads.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -17,7 +18,7 @@ use crate::admin::shared::{Reload, ReloadOutcome, ReloadRequest, Shared};
 use crate::cluster::ClusterStatus;
 use crate::config::{Rate, Tier};
 use crate::gateway::PurgeError;
-use crate::model::GuildId;
+use crate::model::{GuildId, Limit};
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
     OpenApiRouter::new()
@@ -92,9 +93,8 @@ struct Limits {
 #[derive(Debug, Serialize, ToSchema)]
 struct TierRow {
     name: String,
-    main: RateRow,
-    /// setPoints, in addition; null: no separate limit.
-    write: Option<RateRow>,
+    /// By their names: `rate`, and `write_rate` if there is one, which counts setPoints in addition.
+    rates: BTreeMap<&'static str, RateRow>,
     /// Requests in a UTC day.
     daily: Option<u64>,
     /// Requests in flight at once.
@@ -138,10 +138,10 @@ impl From<Rate> for RateRow {
 
 impl TierRow {
     fn new(tier: &Tier) -> Self {
+        let rates = Limit::RATES.into_iter().zip(tier.rates());
         TierRow {
             name: tier.name.clone(),
-            main: tier.main.into(),
-            write: tier.write.map(RateRow::from),
+            rates: rates.filter_map(|(limit, rate)| Some((limit.name(), rate?.into()))).collect(),
             daily: tier.daily,
             in_flight: tier.in_flight,
             candidate: tier.candidate.map(RateRow::from),

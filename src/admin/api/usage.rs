@@ -1,6 +1,7 @@
 //! What each key asked lately and how close it is to its limits, as this process counted it.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -13,6 +14,7 @@ use utoipa_axum::routes;
 use crate::admin::extract::{Ids, Params, page_limit, part_of};
 use crate::admin::problem::Problem;
 use crate::admin::shared::Shared;
+use crate::config::Rate;
 use crate::gateway::KeyUsage;
 use crate::limits::{ActivityCounts, Level};
 use crate::model::Limit;
@@ -30,9 +32,8 @@ struct UsageRow {
     minute: CountsRow,
     hour: CountsRow,
     day: CountsRow,
-    rate: LevelRow,
-    /// null: the tier has no `write_rate`.
-    write_rate: Option<LevelRow>,
+    /// By the names of the tier's rates: `rate`, and `write_rate` if the tier has it.
+    rates: BTreeMap<&'static str, LevelRow>,
     /// null: the tier has no `daily`.
     daily: Option<UsedRow>,
     in_flight: UsedRow,
@@ -42,10 +43,8 @@ struct UsageRow {
 #[derive(Debug, Serialize, ToSchema)]
 struct CountsRow {
     requests: u32,
-    over_rate: u32,
-    over_write_rate: u32,
-    over_daily: u32,
-    over_in_flight: u32,
+    /// Requests over each limit, by its name.
+    over: BTreeMap<&'static str, u32>,
     /// Refused for another reason that lies with the caller.
     refused: u32,
     /// Not answered by the service (20, 21, 22).
@@ -84,16 +83,8 @@ struct ListParams {
 
 impl From<ActivityCounts> for CountsRow {
     fn from(counts: ActivityCounts) -> Self {
-        let over = |limit: Limit| counts.over_limit[limit.index()];
-        CountsRow {
-            requests: counts.requests,
-            over_rate: over(Limit::Rate),
-            over_write_rate: over(Limit::WriteRate),
-            over_daily: over(Limit::Daily),
-            over_in_flight: over(Limit::InFlight),
-            refused: counts.refused,
-            failed: counts.failed,
-        }
+        let over = Limit::ALL.map(|limit| (limit.name(), counts.over_limit[limit.index()])).into();
+        CountsRow { requests: counts.requests, over, refused: counts.refused, failed: counts.failed }
     }
 }
 
@@ -101,7 +92,10 @@ impl UsageRow {
     fn new(usage: &KeyUsage) -> Self {
         let KeyUsage { key, recent, levels } = usage;
         let tier = key.policy.tier();
-        let level = |level: Level, burst: u32| LevelRow { burst: burst.into(), remaining: level.remaining };
+        let level = |(limit, at): (Limit, Option<(Level, Rate)>)| {
+            let (level, rate) = at?;
+            Some((limit.name(), LevelRow { burst: rate.burst.get().into(), remaining: level.remaining }))
+        };
         UsageRow {
             id: key.id.to_string(),
             guild: key.guild.id.to_string(),
@@ -109,8 +103,7 @@ impl UsageRow {
             minute: recent.minute.into(),
             hour: recent.hour.into(),
             day: recent.day.into(),
-            rate: level(levels.main, tier.main.burst.get()),
-            write_rate: levels.write.zip(tier.write).map(|(now, rate)| level(now, rate.burst.get())),
+            rates: Limit::RATES.into_iter().zip(levels.rates).filter_map(level).collect(),
             daily: levels.daily.map(|(used, max)| UsedRow { used, max: Some(max) }),
             in_flight: UsedRow { used: levels.in_flight.0.into(), max: levels.in_flight.1.map(u64::from) },
         }

@@ -17,9 +17,10 @@ use super::{Fields, Pages, Refused, Visit, in_path, layout};
 use crate::admin::extract::{Params, part_of};
 use crate::admin::problem::Problem;
 use crate::admin::shared::Shared;
+use crate::config::Rate;
 use crate::gateway::KeyUsage;
 use crate::keys::Key;
-use crate::limits::{ActivityCounts, KeyLevels};
+use crate::limits::{ActivityCounts, KeyLevels, Level};
 use crate::model::{GuildId, KeyId, Limit, date_of};
 use crate::store::{GuildRecord, KeyRecord};
 
@@ -215,8 +216,12 @@ fn last_use(usage: Option<&KeyUsage>, last_used: Option<i64>) -> String {
 
 /// How much of the burst is used up now, and the burst.
 pub(super) fn burst_used(usage: &KeyUsage) -> (u64, u64) {
-    let burst = u64::from(usage.key.policy.tier().main.burst.get());
-    (burst.saturating_sub(usage.levels.main.remaining), burst)
+    usage.levels.rates[0].map_or_else(Default::default, used_of)
+}
+
+fn used_of((level, rate): (Level, Rate)) -> (u64, u64) {
+    let burst = u64::from(rate.burst.get());
+    (burst.saturating_sub(level.remaining), burst)
 }
 
 /// How much is used of how much, as a bar and in figures.
@@ -229,15 +234,12 @@ pub(super) fn meter(label: &str, (used, max): (u64, u64)) -> Markup {
 
 /// The levels of the limits that the tier has besides `rate`: name, used, and the most there may be.
 pub(super) fn levels(usage: &KeyUsage) -> Vec<(&'static str, (u64, u64))> {
-    let KeyLevels { write, daily, in_flight: (in_flight, max_in_flight), .. } = usage.levels;
-    let tier = usage.key.policy.tier();
-    let write = write.zip(tier.write).map(|(level, rate)| {
-        let burst = u64::from(rate.burst.get());
-        (Limit::WriteRate, (burst.saturating_sub(level.remaining), burst))
-    });
+    let KeyLevels { rates, daily, in_flight: (in_flight, max_in_flight) } = usage.levels;
+    let rates = Limit::RATES.into_iter().zip(rates).skip(1);
+    let rates = rates.filter_map(|(limit, at)| Some((limit, used_of(at?))));
     let daily = daily.map(|used| (Limit::Daily, used));
     let in_flight = max_in_flight.map(|max| (Limit::InFlight, (in_flight.into(), max.into())));
-    write.into_iter().chain(daily).chain(in_flight).map(|(limit, used)| (limit.name(), used)).collect()
+    rates.chain(daily).chain(in_flight).map(|(limit, used)| (limit.name(), used)).collect()
 }
 
 fn other_levels(usage: &KeyUsage) -> Markup {

@@ -245,10 +245,10 @@ fn now(visit: &Visit, limits: &Limits) -> Markup {
             }
         }
     };
+    let over = Limit::ALL.map(|limit| Number(limit.name()));
+    let headings = [Text("Tier"), Text("Rate")].into_iter().chain(over).chain([Text("Candidate"), Number("candidate")]);
     html! {
         h2 { "In force" }
-        (layout::table("Tiers, and requests over each limit since the start", &[Text("Tier"), Text("Rate"),
-            Number("Over rate"), Number("Over write_rate"), Number("Over daily"), Number("Over in_flight"),
-            Text("Candidate"), Number("Over candidate")], rows))
+        (layout::table("Tiers, and requests over each limit since the start", &headings.collect::<Vec<_>>(), rows))
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -226,11 +227,12 @@ proptest! {
 fn concurrent_decisions_are_the_same_in_a_replay() {
     let limits = limits("[limits.tiers.standard]\nrate = \"2000/s\"\nburst = 50\n");
     let policy = Policy::new(limits.default_tier.clone());
-    let (budget, clock) = (Budget::default(), Clock::system());
+    let (budget, clock, admitted) = (Budget::default(), Clock::system(), AtomicUsize::new(0));
     let decide = || {
         let decision = |now| {
             let ask = LimitQuery { operation: GET, in_flight: 0, now };
             let over = budget.decide(&policy, ask, DecidedBy::ALONE, || 0).over.map(|(limit, _)| limit);
+            admitted.fetch_add(over.is_none().into(), Ordering::Relaxed);
             Decision {
                 at: now,
                 key: "k".into(),
@@ -243,8 +245,9 @@ fn concurrent_decisions_are_the_same_in_a_replay() {
                 used_today: 0,
             }
         };
-        let end = clock.now().plus(Duration::from_millis(100));
-        std::iter::repeat_with(|| clock.now()).take_while(|now| *now < end).map(decision).collect::<Vec<_>>()
+        let end = clock.now().plus(Duration::from_secs(10));
+        let goes_on = |now: &Tick| *now < end && admitted.load(Ordering::Relaxed) < 200;
+        std::iter::repeat_with(|| clock.now()).take_while(goes_on).map(decision).collect::<Vec<_>>()
     };
     let mut decisions = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(decide)).collect();

@@ -16,7 +16,7 @@ fn the_report_says_what_a_key_can_do_in_its_first_minute_and_in_a_day() {
             .ends_with("2.999999994/s, burst 10; a key can do at most 189 in its first minute, 100000 in a day")
     );
     assert!(
-        line("setPoints")
+        line("write_rate, in addition")
             .ends_with("0.00001157407407/s, burst 2; a key can do at most 2 in its first minute, 3 in a day")
     );
     assert!(line("strangers").ends_with("1/s, burst 30; an address can do at most 90 in its first minute"));
