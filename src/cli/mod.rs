@@ -2,18 +2,17 @@
 
 mod check; // check
 mod cluster; // cluster
-mod completions; // completions
 mod conform; // conform
 mod error; // a command that failed: exit code 1
 mod guild; // guild
-mod gzip; // .gz files as they are read
-mod interrupt; // signals during a command that takes long
+mod input; // files and stdin, plain or gzip
 mod key_changes; // key create, key rotate, key set
 mod keys; // key
 mod limits; // limits
 mod member; // member
 mod notes; // warn, review
 mod output; // what commands print
+mod progress; // bars on a terminal
 mod store; // store
 mod table; // aligned columns
 mod transfer; // import, export
@@ -23,18 +22,20 @@ mod why; // why
 mod tests;
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use tokio::signal::ctrl_c;
+use tokio::signal::unix::{SignalKind, signal};
 
-use crate::config::{self, Config, Limits, LoadError, Loaded};
+use crate::config::{self, Config, Limits, LoadError, Loaded, StoreAt};
 use crate::keys::hide_keys;
 use crate::process::{self, HeldSignals, ProcessError};
 use crate::runtime;
-use crate::store::{IfMissing, Store, StoreError};
+use crate::store::{IfMissing, Store, StoreError, StoreState};
 use error::CommandError;
 use output::print_to_stderr;
 
@@ -73,8 +74,8 @@ enum Command {
     Limits(limits::LimitsCommand),
     /// Explains one request: its key, its limit, the cache, the upstream, the answer
     ///
-    /// Looks in the file that log.access names and in the rotated files beside it, gzip'd ones too,
-    /// and then on stdin, unless that is a terminal: `journalctl -u guildgate | guildgate why ID`.
+    /// Looks in the file that log.access names and in the one before it (FILE.1), or in the files that
+    /// are named. Where log.access is no file, it reads stdin: `journalctl -u guildgate | guildgate why ID`.
     Why(why::WhyArgs),
     /// Compares an origin's answers with those of a gateway before it, byte for byte
     ///
@@ -173,9 +174,6 @@ impl From<io::Error> for Failure {
 /// process began, which only a server keeps so.
 pub fn run(held: HeldSignals) -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
-    if completions::answer_script(&args, &mut io::stdout().lock()) {
-        return ExitCode::SUCCESS;
-    }
     let result = match Cli::try_parse_from(args) {
         Ok(cli) => cli.command.run(held, cli.config.filter(|path| !path.as_os_str().is_empty())),
         // Help or the version. Clap's own exit does not report an error such as a full disk.
@@ -243,7 +241,11 @@ impl Command {
             Command::Conform(args) => args.run(config_path.as_deref(), &mut out),
             Command::Cluster(command) => runtime()?.block_on(command.run(&load()?, &mut out)),
             Command::Schema => Ok(writeln!(out, "{:#}", config::schema())?),
-            Command::Completions { shell } => Ok(out.write_all(completions::script(shell, Cli::command()).as_bytes())?),
+            Command::Completions { shell } => {
+                let mut script = Vec::new(); // the generator panics if its output cannot be written
+                clap_complete::generate(shell, &mut Cli::command(), "guildgate", &mut script);
+                Ok(out.write_all(&script)?)
+            }
             Command::Man { directory: None } => Ok(clap_mangen::Man::new(Cli::command()).render(&mut out)?),
             Command::Man { directory: Some(folder) } => Ok(write_manual(&folder)?),
         }
@@ -293,6 +295,37 @@ async fn open_store(loaded: &Loaded, if_missing: IfMissing) -> Result<Arc<Store>
         print_message(&format!("made a new store at {}", store.location()));
     }
     Ok(store)
+}
+
+/// The store, to look something up in. It is neither made nor brought up to date.
+async fn store_as_it_is(at: &StoreAt) -> Result<Arc<Store>, CommandError> {
+    match Store::state(at).await? {
+        StoreState::Missing => Err(CommandError::new(format!("there is no store at {at}"))),
+        StoreState::Older => Err(CommandError::new(format!("{at} is of an older version"))),
+        StoreState::Current => Ok(Store::open(at, IfMissing::Refuse).await?),
+    }
+}
+
+/// Waits for `work`, which must not block. At SIGINT or SIGTERM it is dropped, which removes its temporary files, and the
+/// command ends with exit code 1. Once it is done, these signals are ignored: what follows is short, and its outcome is
+/// reported.
+async fn unless_interrupted<T>(
+    message: &str,
+    work: impl Future<Output = Result<T, CommandError>>,
+) -> Result<T, CommandError> {
+    let cannot_listen = |e| CommandError::new(format!("cannot listen for signals: {e}"));
+    let mut terminate = signal(SignalKind::terminate()).map_err(cannot_listen)?;
+    tokio::select! {
+        _ = ctrl_c() => {}
+        _ = terminate.recv() => {}
+        done = work => return done,
+    }
+    if io::stderr().is_terminal() {
+        let _ = io::stderr().write_all(b"\r\x1b[K"); // clears the line, where a progress bar may be
+    }
+    print_message(message);
+    // Does not wait for a thread that is blocked in a read or in a long statement.
+    std::process::exit(1)
 }
 
 /// A runtime on the command's own thread.

@@ -6,13 +6,17 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 
 use super::error::CommandError;
-use super::interrupt::Interrupt;
 use super::output::{ignore_broken_pipe, print_outcome};
 use super::transfer::cannot_write;
+use super::unless_interrupted;
 use crate::config::{PostgresAt, StoreAt};
 use crate::files::FileId;
 use crate::store::backup::{self, Restored};
 use crate::store::blocking;
+
+/// What to use instead if the store is in PostgreSQL.
+const IN_POSTGRES: &str = "the store is in PostgreSQL, which is backed up by its own pg_dump (--schema=guildgate), restored by \
+    pg_restore or psql, and checked by pg_amcheck; `store verify FILE` checks an SQLite store";
 
 /// `guildgate store …`
 #[derive(Debug, Subcommand)]
@@ -55,7 +59,7 @@ impl StoreCommand {
         }
         let path = match configured {
             StoreAt::Sqlite(path) => path,
-            StoreAt::Postgres(_) => return Err(CommandError::new(self.postgres_instruction())),
+            StoreAt::Postgres(_) => return Err(CommandError::new(IN_POSTGRES)),
         };
         // Absolute, so that messages name the folder.
         let path = &std::path::absolute(path).unwrap_or_else(|_| path.clone());
@@ -68,29 +72,11 @@ impl StoreCommand {
             StoreCommand::Verify { .. } => verify(path, true, out),
         }
     }
-
-    /// What to use instead if the store is in PostgreSQL.
-    fn postgres_instruction(&self) -> &'static str {
-        match self {
-            StoreCommand::Backup { .. } => {
-                "the store is in PostgreSQL, which is backed up by its own pg_dump (--schema=guildgate); \
-                 `guildgate export` writes guilds, members, warns and reviews"
-            }
-            StoreCommand::Restore { .. } => {
-                "the store is in PostgreSQL, which is restored by its own pg_restore or psql, from what pg_dump \
-                 (--schema=guildgate) wrote; `guildgate import` reads what `guildgate export` wrote"
-            }
-            StoreCommand::Verify { .. } => {
-                "the store is in PostgreSQL, which keeps its own files in order (pg_amcheck checks them); \
-                 name a FILE to check an SQLite store"
-            }
-        }
-    }
 }
 
 async fn back_up(from: &Path, to: &Path, force: bool, out: &mut dyn Write) -> Result<(), CommandError> {
     let message = format!("interrupted; {} is as it was, and there is no new backup", to.display());
-    let copy = Interrupt::listen(message)?.run(backup::backup(from, to, force)).await?;
+    let copy = unless_interrupted(&message, async { Ok(backup::backup(from, to, force).await?) }).await?;
     let size = copy.replace_target().map_err(cannot_write(to))?;
     print_outcome(out, &format!("{size} bytes written to {}", to.display()))
 }

@@ -100,7 +100,6 @@ impl RecordWriter<'_> {
         serde_json::to_writer(&mut self.line, record).map_err(io::Error::from)?;
         self.line.push(b'\n');
         self.to.write_all(&self.line)?;
-        self.so_far.bytes += self.line.len() as u64;
         self.so_far.records += 1;
         if self.so_far.records.is_multiple_of(PROGRESS_EVERY) {
             (self.progress)(self.so_far);

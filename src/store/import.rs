@@ -63,8 +63,6 @@ pub struct Progress {
     pub records: u64,
     /// How many there are, if that is known.
     pub of: Option<u64>,
-    /// Bytes of lines read or written.
-    pub bytes: u64,
 }
 
 /// The phases: an import reads the lines, and then applies them; an export writes them.
@@ -234,10 +232,10 @@ fn read(
             Err(reason) => imported.bad.add(number, reason),
         }
         if number % PROGRESS_EVERY == 0 {
-            progress(Progress { bytes: lines.bytes(), ..so_far });
+            progress(so_far);
         }
     }
-    progress(Progress { bytes: lines.bytes(), ..so_far });
+    progress(so_far);
     let mut unknown: HashSet<GuildId> = of_members.keys().filter(|guild| !named.contains(*guild)).cloned().collect();
     for some in unknown.iter().cloned().collect::<Vec<_>>().chunks(BATCH) {
         for mut row in conn.rows(PRESENT, values![json_rows(some.iter().map(|guild| (guild,)))?])? {

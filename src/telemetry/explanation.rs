@@ -185,9 +185,14 @@ impl Explanation {
 
     fn upstream(&self) -> Option<String> {
         let upstream = self.line.upstream.as_ref()?;
-        let took = self.line.upstream_us.map(|us| format!(" took {}", millis(us)));
-        let took = took.unwrap_or_else(|| " was asked".to_owned());
-        Some(format!("The upstream {upstream}{took}."))
+        Some(match (self.line.upstream_us.map(millis), self.line.code) {
+            // The access log does not tell the two apart.
+            (Some(after), Some(21)) => format!(
+                "The upstream {upstream} could not be reached, or was too busy (429 or 503), after {after}; the process log says which."
+            ),
+            (Some(took), _) => format!("The upstream {upstream} took {took}."),
+            (None, _) => format!("The upstream {upstream} was asked."),
+        })
     }
 
     fn told(&self) -> String {

@@ -10,14 +10,8 @@ use nix::unistd::mkfifo;
 use crate::support::postgres::connect;
 use crate::support::*;
 
-/// The signals that end a command: Ctrl-C, a request to stop, and a terminal that was closed.
-const SIGNALS: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
-
-/// Runs a command with SIGHUP's default action, since the tests may run with SIGHUP ignored.
-const WITH_HUP: [&str; 2] = ["env", "--default-signal=HUP"];
-
-/// Runs a command with SIGHUP ignored, as nohup does.
-const NOHUP: [&str; 3] = ["sh", "-c", "trap '' HUP && exec \"$0\" \"$@\""];
+/// The signals that end a command: Ctrl-C, and a request to stop.
+const SIGNALS: [Signal; 2] = [Signal::SIGINT, Signal::SIGTERM];
 
 /// How often a command is started until a signal reaches it before it is done.
 const TRIES: usize = 50;
@@ -44,7 +38,7 @@ async fn interrupt_midway(world: &World, args: &[&str], signal: Signal) -> Proce
     let target = world.path(args[args.len() - 1]);
     for _ in 0..TRIES {
         let before = std::fs::read(&target).ok();
-        let mut process = Process::start(&mut world.command_by(&WITH_HUP, args));
+        let mut process = Process::start(&mut world.command(args));
         let end = std::time::Instant::now() + PATIENCE;
         while temp_files(world).is_empty() && !process.has_ended() {
             assert!(std::time::Instant::now() < end, "{}", process.stderr());
@@ -83,11 +77,11 @@ async fn a_signal_to_an_export_or_a_backup_leaves_the_file_as_it_was_and_nothing
     }
 }
 
-/// Starts an import from a new pipe through a launcher, and writes a first line to the pipe.
-async fn start_import(world: &World, launcher: &[&str], pipe: &str) -> (Process, File) {
+/// Starts an import from a new pipe, and writes a first line to the pipe.
+async fn start_import(world: &World, pipe: &str) -> (Process, File) {
     let path = world.path(pipe);
     mkfifo(&path, Mode::S_IRWXU).unwrap();
-    let process = Process::start(&mut world.command_by(launcher, &["import", pipe]));
+    let process = Process::start(&mut world.command(&["import", pipe]));
     let writing = tokio::task::spawn_blocking(move || {
         let mut pipe = OpenOptions::new().write(true).open(path).unwrap();
         pipe.write_all(b"{\"guild\":\"9\",\"name\":\"Ours\"}\n").unwrap();
@@ -130,7 +124,7 @@ async fn a_signal_to_an_import_ends_it_with_a_line_and_nothing_is_imported_or_le
     let (world, ..) = TestGateway::on(kind).prepare().await;
     let (before, files) = (world.run(&["export", "-"]).done().stdout, world.files().len());
     for signal in SIGNALS {
-        let (mut import, _held_open) = start_import(&world, &WITH_HUP, "in.jsonl").await;
+        let (mut import, _held_open) = start_import(&world, "in.jsonl").await;
         import.signal(signal);
         assert_eq!(import.exit().await, Some(1));
         assert_eq!(import.stderr(), "guildgate: interrupted; nothing was imported\n");
@@ -140,28 +134,15 @@ async fn a_signal_to_an_import_ends_it_with_a_line_and_nothing_is_imported_or_le
 }
 
 #[tokio::test]
-async fn a_command_that_ignores_sighup_goes_on() {
-    let world = World::plain();
-    let (mut import, mut pipe) = start_import(&world, &NOHUP, "in.jsonl").await;
-    for guild in 10..20 {
-        import.signal(Signal::SIGHUP);
-        writeln!(pipe, "{{\"guild\":\"{guild}\",\"name\":\"Theirs\"}}").unwrap();
-    }
-    drop(pipe);
-    assert_eq!(import.exit().await, Some(0), "{}", import.stderr());
-    assert_eq!(import.stdout(), "11 records imported\n");
-}
-
-#[tokio::test]
 async fn a_signal_to_an_import_that_is_being_applied_leaves_the_store_as_it_was_and_nothing_besides_it() {
     let world = world();
     let others = world.text("import.jsonl").replace("Ada", "Eve").replace("Night Watch", "Day Watch");
     world.write("others.jsonl", others);
     let before = world.run(&["export", "-"]).done().stdout;
-    for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGKILL] {
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         let mut code = Some(0);
         for _ in 0..TRIES {
-            let mut import = Process::on_terminal(&mut world.command_by(&WITH_HUP, &["import", "others.jsonl"]));
+            let mut import = Process::on_terminal(&mut world.command(&["import", "others.jsonl"]));
             let end = std::time::Instant::now() + PATIENCE;
             while !import.stderr().contains("applying ") && !import.has_ended() {
                 assert!(std::time::Instant::now() < end, "{}", import.stderr());
@@ -199,7 +180,7 @@ async fn a_signal_after_the_commit_is_too_late_and_the_outcome_is_printed() {
         filled += taken;
     }
     nix::fcntl::fcntl(&stdout, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty())).unwrap();
-    let mut import = world.command_by(&WITH_HUP, &["import", "in.jsonl"]).stdout(stdout).spawn().unwrap();
+    let mut import = world.command(&["import", "in.jsonl"]).stdout(stdout).spawn().unwrap();
     let id = nix::unistd::Pid::from_raw(i32::try_from(import.id()).unwrap());
     let there = async || world.run(&["export", "-"]).done().stdout.contains("Night Watch");
     eventually(PATIENCE, "it is imported", there).await;

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 
 use super::error::CommandError;
-use super::transfer::byte_bar;
+use super::progress::byte_bar;
 use super::{Failure, open_store, runtime};
 use crate::config::{self, Keys};
 use crate::keys::read_key_file;

@@ -94,15 +94,6 @@ impl Process {
         process
     }
 
-    /// As [`Process::start`], where nobody reads its stderr any more.
-    pub fn unheard(command: &mut Command) -> Process {
-        let (ours, its) = std::io::pipe().unwrap();
-        drop(ours);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(its).spawn().unwrap();
-        let stdout = catch(child.stdout.take().unwrap());
-        Process { child, stdout, stderr: catch(std::io::empty()) }
-    }
-
     /// As [`Process::start`], where nobody reads its stderr after the address in its first `ready:` line. The pipe
     /// stays open for as long as what is returned besides.
     pub fn unread(command: &mut Command) -> (Process, SocketAddr, BufReader<ChildStderr>) {

@@ -1,28 +1,25 @@
-//! `guildgate import` and `guildgate export`: JSON Lines, gzip or plain. A signal ends them without leaving files behind.
-
-mod files; // plain files and gzip
-mod progress; // bars and lines on stderr
+//! `guildgate import` and `guildgate export`: JSON Lines, gzip or plain. SIGINT and SIGTERM end them without leaving files
+//! behind.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufWriter, IntoInnerError, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use indicatif::ProgressBar;
 
 use super::error::CommandError;
-use super::interrupt::Interrupt;
-use super::open_store;
+use super::input::{BUFFER, decompressed, is_standard, open};
 use super::output::{print_outcome, print_to_stderr};
+use super::progress::{byte_bar, record_bar};
+use super::{open_store, unless_interrupted};
 use crate::config::Loaded;
-use crate::files::follow_links;
 use crate::store::temp_file::TempFile;
-use crate::store::{ExportError, ImportError, Imported, Mode, UncommittedImport};
-use crate::store::{IfMissing, SQLITE_FILES, SQLITE_MAGIC, Store, blocking};
-use files::{ImportFile, write_buffered};
-use progress::ProgressDisplay;
-
-pub(super) use progress::byte_bar;
+use crate::store::{ExportError, ImportError, Imported, Mode, Phase, Progress, UncommittedImport};
+use crate::store::{IfMissing, SQLITE_MAGIC, Store, blocking};
 
 /// Lines of a file to import, for those who have none yet.
 const EXAMPLES: &str = r#"Each line is a guild, a member, a warn or a review, such as:
@@ -33,7 +30,7 @@ const EXAMPLES: &str = r#"Each line is a guild, a member, a warn or a review, su
 #[derive(Clone, Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ImportArgs {
-    /// The file of JSON Lines, gzip if its name ends in .gz, or - for stdin
+    /// The file of JSON Lines, plain or gzip, or - for stdin
     pub file: PathBuf,
     /// Imports the valid lines of a file that has invalid ones
     #[arg(long)]
@@ -55,9 +52,11 @@ impl ImportArgs {
             fs::metadata(&self.file).map_err(|e| cannot_read(&self.file, &e))?;
         }
         loaded.config.must_have_store().map_err(CommandError::new)?;
-        let mut interrupt = Interrupt::listen("interrupted; nothing was imported")?;
-        let store = interrupt.run(open_store(loaded, IfMissing::Make)).await?;
-        let import = interrupt.run(self.import(&store)).await?;
+        let import = unless_interrupted("interrupted; nothing was imported", async {
+            let store = open_store(loaded, IfMissing::Make).await?;
+            self.import(&store).await
+        });
+        let import = import.await?;
         if import.imported.of_members > 0 {
             let refused = |why| CommandError::new(format!("{why}; nothing was imported"));
             loaded.config.must_store_members().map_err(refused)?;
@@ -67,12 +66,17 @@ impl ImportArgs {
 
     async fn import(&self, store: &Store) -> Result<UncommittedImport, CommandError> {
         let mode = if self.partial { Mode::Partial } else { Mode::AllOrNothing };
-        let file = self.file.clone();
-        let prepare = move || ImportFile::prepare(&file).map_err(|e| cannot_read(&file, &e));
-        let file = blocking(prepare).await?;
-        let mut display = ProgressDisplay::new(file.bytes_read());
-        let import = store.import(move || file.open(), mode, move |p| display.show(p));
-        import.await.map_err(|error| match error {
+        let path = self.file.clone();
+        let file = blocking(move || ImportFile::prepare(&path).map_err(|e| cannot_read(&path, &e))).await?;
+        let bar = file.bar.clone();
+        let show = move |progress: Progress| {
+            let phase = if progress.phase == Phase::Reading { "reading " } else { "applying " };
+            if bar.prefix() != phase {
+                bar.set_prefix(phase);
+                bar.force_draw();
+            }
+        };
+        store.import(move || file.open(), mode, show).await.map_err(|error| match error {
             ImportError::Read(e) => CommandError::new(format!("{}; nothing was imported", cannot_read(&self.file, &e))),
             other => other.into(),
         })
@@ -88,59 +92,85 @@ impl ImportArgs {
     }
 }
 
+/// A file to import, which is read twice.
+struct ImportFile {
+    file: File,
+    /// How much of it has been read.
+    bar: ProgressBar,
+}
+
+impl ImportFile {
+    /// Opens a file (`-`: stdin). What can be read only once is copied to an unnamed file.
+    fn prepare(path: &Path) -> io::Result<Self> {
+        let file = if !is_standard(path) && path.is_file() { File::open(path)? } else { copied(open(path)?)? };
+        let bar = byte_bar(file.metadata()?.len());
+        Ok(ImportFile { file, bar })
+    }
+
+    /// Its content, decompressed, from the beginning.
+    fn open(&self) -> io::Result<Box<dyn BufRead>> {
+        let mut file = self.file.try_clone()?;
+        file.rewind()?;
+        self.bar.reset();
+        decompressed(self.bar.wrap_read(file))
+    }
+}
+
+fn copied(mut from: impl Read) -> io::Result<File> {
+    let copy = tempfile::tempfile().and_then(|mut copy| io::copy(&mut from, &mut copy).map(|_| copy));
+    copy.map_err(|error| {
+        let folder = std::env::temp_dir();
+        io::Error::other(format!(
+            "it is read twice, and could not be copied to {} ({error}); make room there, or name another folder by TMPDIR",
+            folder.display()
+        ))
+    })
+}
+
 impl ExportArgs {
     pub(super) async fn run(self, loaded: &Loaded) -> Result<(), CommandError> {
-        let message = match is_standard(&self.file) || is_special(&self.file) {
-            true => "interrupted; what was written is not whole".to_owned(),
-            false => format!("interrupted; {} is as it was, and there is no new export", self.file.display()),
+        let message = match self.has_place() {
+            true => format!("interrupted; {} is as it was, and there is no new export", self.file.display()),
+            false => "interrupted; what was written is not whole".to_owned(),
         };
-        let mut interrupt = Interrupt::listen(message)?;
-        let store = interrupt.run(open_store(loaded, IfMissing::Refuse)).await?;
-        let exported = interrupt.run(self.export(&store)).await?;
-        self.finish(exported, &mut io::stdout())
+        let exported = unless_interrupted(&message, async {
+            let store = open_store(loaded, IfMissing::Refuse).await?;
+            self.export(&store).await
+        });
+        self.finish(exported.await?, &mut io::stdout())
+    }
+
+    /// Whether it is a file that can be replaced whole. A pipe or a device can only be written to.
+    fn has_place(&self) -> bool {
+        !is_standard(&self.file) && fs::metadata(&self.file).map_or(true, |metadata| metadata.is_file())
     }
 
     /// Writes the records. Returns how many, and the temporary file that is to replace the target, if there is one.
     async fn export(&self, store: &Arc<Store>) -> Result<(u64, Option<TempFile>), CommandError> {
-        if is_standard(&self.file) {
-            return Ok((self.write(store, io::stdout(), CommandError::from).await?, None));
-        }
         let cannot_write = cannot_write(&self.file);
-        let target = follow_links(&self.file).map_err(&cannot_write)?;
-        if let Some(why) = store_file(&target) {
-            return Err(CommandError::new(format!("{} {why}; name another file", self.file.display())));
+        let mut part = None;
+        if self.has_place() {
+            if is_store(&self.file) {
+                let why = format!("{} is an SQLite database; name another file", self.file.display());
+                return Err(CommandError::new(why));
+            }
+            part = Some(TempFile::new(&self.file).map_err(&cannot_write)?);
         }
-        // A pipe or a device cannot be replaced, only written to. Opening a pipe waits for its reader.
-        if is_special(&self.file) {
-            let (path, cannot_open) = (self.file.clone(), cannot_write.clone());
-            let file = blocking(move || OpenOptions::new().write(true).open(path).map_err(cannot_open)).await?;
-            return Ok((self.write(store, file, cannot_write).await?, None));
-        }
-        let part = TempFile::new(&target).map_err(&cannot_write)?;
-        let file = part.file().try_clone().map_err(&cannot_write)?;
-        Ok((self.write(store, file, cannot_write).await?, Some(part)))
-    }
-
-    /// Writes the records to `file` on another thread, since that may block.
-    async fn write(
-        &self,
-        store: &Arc<Store>,
-        file: impl Write + Send + 'static,
-        cannot_write: impl Fn(io::Error) -> CommandError + Send + 'static,
-    ) -> Result<u64, CommandError> {
+        let file = part.as_ref().map(|part| part.file().try_clone()).transpose().map_err(&cannot_write)?;
         let (store, path) = (store.clone(), self.file.clone());
-        blocking(move || {
-            let mut display = ProgressDisplay::new(None);
-            let mut show = |p| display.show(p);
-            let write = |to: &mut dyn Write| {
-                store.export(to, &mut show).map_err(|error| match error {
-                    ExportError::Write(e) if e.kind() != io::ErrorKind::BrokenPipe => cannot_write(e),
-                    other => other.into(),
-                })
+        // On another thread: opening a pipe waits for its reader, and so does writing to one.
+        let records = blocking(move || {
+            let file: Box<dyn Write> = match file {
+                Some(file) => Box::new(file),
+                None if is_standard(&path) => Box::new(io::stdout()),
+                None => Box::new(OpenOptions::new().write(true).open(&path).map_err(&cannot_write)?),
             };
-            write_buffered(&path, file, write, &cannot_write)
-        })
-        .await
+            write(&store, file, is_gzip(&path)).map_err(|error| match error {
+                ExportError::Write(error) => cannot_write(error),
+                other => other.into(),
+            })
+        });
+        Ok((records.await?, part))
     }
 
     fn finish(&self, (records, part): (u64, Option<TempFile>), out: &mut dyn Write) -> Result<(), CommandError> {
@@ -151,37 +181,43 @@ impl ExportArgs {
     }
 }
 
-fn cannot_read(file: &Path, error: &io::Error) -> CommandError {
+fn write(store: &Store, to: impl Write, gzip: bool) -> Result<u64, ExportError> {
+    let mut bar = None;
+    let mut show = |Progress { records, of, .. }: Progress| {
+        bar.get_or_insert_with(|| record_bar(of.unwrap_or_default()).with_prefix("writing ")).set_position(records);
+    };
+    if !gzip {
+        return store.export(&mut BufWriter::with_capacity(BUFFER, to), &mut show); // which flushes it
+    }
+    let mut to = BufWriter::with_capacity(BUFFER, GzEncoder::new(to, Compression::default()));
+    let records = store.export(&mut to, &mut show)?;
+    to.into_inner().map_err(IntoInnerError::into_error)?.finish()?.flush()?;
+    Ok(records)
+}
+
+fn is_gzip(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"))
+}
+
+pub(super) fn cannot_read(file: &Path, error: &io::Error) -> CommandError {
     let name = if is_standard(file) { Path::new("stdin") } else { file };
     CommandError::new(format!("{} cannot be read: {error}", name.display()))
 }
 
+/// A pipe that its reader has closed is told as such, and is no failure.
 pub(super) fn cannot_write(file: &Path) -> impl Fn(io::Error) -> CommandError + Clone + Send + use<> {
     let file = file.to_owned();
-    move |e| CommandError::new(format!("{} cannot be written: {e}", file.display()))
+    move |error| match error.kind() {
+        _ if is_standard(&file) => error.into(),
+        io::ErrorKind::BrokenPipe => error.into(),
+        _ => CommandError::new(format!("{} cannot be written: {error}", file.display())),
+    }
 }
 
-/// Whether stdin or stdout is meant.
-fn is_standard(file: &Path) -> bool {
-    file.as_os_str() == "-"
-}
-
-/// If the file belongs to a store, which an export must not replace, what it is.
-fn store_file(path: &Path) -> Option<&'static str> {
+/// Whether the file is a store, which an export must not replace.
+fn is_store(path: &Path) -> bool {
     let mut magic = [0; SQLITE_MAGIC.len()];
-    let is_sqlite = |mut file: File| file.read_exact(&mut magic).is_ok() && magic == *SQLITE_MAGIC;
-    if !path.is_file() {
-        return None;
-    }
-    if SQLITE_FILES.iter().any(|suffix| path.as_os_str().as_encoded_bytes().ends_with(suffix.as_bytes())) {
-        return Some("has a name that SQLite keeps for itself");
-    }
-    File::open(path).is_ok_and(is_sqlite).then_some("is an SQLite database")
-}
-
-/// Whether it exists and is not a regular file: a pipe or a device.
-fn is_special(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|metadata| !metadata.is_file())
+    File::open(path).is_ok_and(|mut file| file.read_exact(&mut magic).is_ok() && magic == *SQLITE_MAGIC)
 }
 
 #[cfg(test)]
@@ -226,13 +262,11 @@ mod tests {
     #[tokio::test]
     async fn an_export_does_not_take_a_stores_place() {
         let (folder, store) = store().await;
-        for name in ["store.db", "store.db-wal"] {
-            let file = folder.path().join(name);
-            let before = fs::read(&file).unwrap();
-            let refused = export(&file, &store, &mut Vec::new()).await.unwrap_err();
-            assert!(refused.message.ends_with("name another file"), "{refused}");
-            assert_eq!(fs::read(&file).unwrap(), before, "{name}");
-        }
+        let file = folder.path().join("store.db");
+        let before = fs::read(&file).unwrap();
+        let refused = export(&file, &store, &mut Vec::new()).await.unwrap_err();
+        assert!(refused.message.ends_with("name another file"), "{refused}");
+        assert_eq!(fs::read(&file).unwrap(), before);
     }
 
     #[tokio::test]
@@ -246,12 +280,10 @@ mod tests {
             export(&link, &store, &mut Vec::new()).await.unwrap();
             assert_eq!((fs::read_to_string(&to).unwrap(), link.is_symlink()), (String::new(), true));
         }
-        for name in ["store.db", "store.db-wal"] {
-            fs::remove_file(&link).unwrap();
-            std::os::unix::fs::symlink(name, &link).unwrap();
-            let refused = export(&link, &store, &mut Vec::new()).await.unwrap_err();
-            assert!(refused.message.contains("link.jsonl ") && refused.message.ends_with("name another file"));
-        }
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink("store.db", &link).unwrap();
+        let refused = export(&link, &store, &mut Vec::new()).await.unwrap_err();
+        assert!(refused.message.contains("link.jsonl ") && refused.message.ends_with("name another file"));
     }
 
     #[tokio::test]
