@@ -1,8 +1,8 @@
 //! The requests that are compared, as one list: the reads, and each bad input of the contract (section 1). Those that
-//! could write are in a list of their own, which is used with `--writes` only.
+//! could write are in a list of their own, which is used with `--writes` only. The operations are those of the table.
 
 use crate::model::MemberId;
-use crate::wire::Operation;
+use crate::wire::{Fault, Operation, Param};
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
@@ -21,15 +21,6 @@ pub(super) enum KeySent {
     None,
 }
 
-/// What the contract says of the gateway's answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Expected {
-    /// It is the origin's.
-    OriginAnswer,
-    /// The gateway itself refuses it with this code, whatever the origin would do.
-    Refusal(u8),
-}
-
 /// One request.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
@@ -41,13 +32,14 @@ pub(super) struct Case {
     pub(super) content_type: Option<&'static str>,
     pub(super) content_encoding: Option<&'static str>,
     pub(super) body: String,
-    pub(super) expected: Expected,
+    /// The code with which the gateway itself refuses it, by the contract; `None`: the answer is the origin's.
+    pub(super) refused: Option<u8>,
     /// Whether it may change anything at an origin, however lenient that is.
     pub(super) may_write: bool,
 }
 
 impl Case {
-    fn new(name: impl Into<String>, operation: Operation, body: String) -> Case {
+    fn new(name: impl Into<String>, operation: Operation, body: impl Into<String>) -> Case {
         Case {
             name: name.into(),
             method: "POST",
@@ -55,26 +47,14 @@ impl Case {
             key: KeySent::Right,
             content_type: Some(FORM),
             content_encoding: None,
-            body,
-            expected: Expected::OriginAnswer,
+            body: body.into(),
+            refused: None,
             may_write: operation.is_write(),
         }
     }
 
-    /// The gateway refuses it with `code`.
-    fn refused(mut self, code: u8) -> Case {
-        self.expected = Expected::Refusal(code);
-        self
-    }
-
-    fn key(mut self, key: KeySent) -> Case {
-        self.key = key;
-        self
-    }
-
-    fn content_type(mut self, content_type: Option<&'static str>) -> Case {
-        self.content_type = content_type;
-        self
+    fn refused(self, code: u8) -> Case {
+        Case { refused: Some(code), ..self }
     }
 
     /// The member's points, asked for as any caller does.
@@ -87,84 +67,83 @@ impl Case {
     }
 }
 
+/// Each bad value of a parameter. `others`: the other parameters; `good`: a good value.
+fn bad_values(operation: Operation, param: Param, others: &str, good: &str) -> Vec<Case> {
+    let (name, missing, not_integer) = match param {
+        Param::MemberId => (param.name(), Fault::MemberMissing, Fault::MemberNotInteger),
+        Param::Amount => (param.name(), Fault::AmountMissing, Fault::AmountNotInteger),
+    };
+    let case = |what: &str, given: String| Case::new(format!("{name} {what}"), operation, format!("{others}{given}"));
+    let value = |what, value: &str| case(what, format!("{name}={value}"));
+    let not_integer = |what, text: &str| value(what, text).refused(not_integer.code());
+    vec![
+        value("of letters", "abc"), // callers may depend on how the service refuses it
+        value("empty", "").refused(missing.code()),
+        case("twice", format!("{name}={good}&{name}={good}")).refused(Fault::Repeated(param).code()),
+        not_integer("with a plus sign", &format!("%2B{good}")),
+        not_integer("with a fraction", &format!("{good}.0")),
+        not_integer("with a space", &format!("+{good}")),
+        not_integer("of 2^63", "9223372036854775808"),
+    ]
+}
+
 /// Requests that change nothing anywhere.
 pub(super) fn reads(member: MemberId) -> Vec<Case> {
-    let m = format!("memberID={member}");
-    let each = || Operation::ALL.into_iter().filter(|operation| !operation.is_write());
-    let read = |name: &str, body: String| Case::new(name, Operation::GetPoints, body);
-    let get = |name| read(name, m.clone());
-    let at = |name, target: &str| Case { target: target.to_owned(), ..get(name) };
+    let (m, get) = (format!("memberID={member}"), Operation::GetPoints);
+    let read = |name: &str| Case { name: name.to_owned(), ..Case::get_points(member) };
+    let with = |name: &str, body: String| Case::new(name, get, body);
+    let at = |name: &str, target: &str| Case { target: target.to_owned(), ..read(name) };
+    let keyed = |name: &str, key| Case { key, ..read(name) };
+    let typed = |name: &str, content_type| Case { content_type, ..read(name) };
+    let no_body = |case: Case| Case { body: String::new(), ..case };
     let encoded: String = member.to_string().bytes().map(|digit| format!("%{digit:x}")).collect();
-    let mut cases: Vec<Case> = each().map(|operation| Case::new(operation.name(), operation, m.clone())).collect();
-    cases.extend(
-        each().map(|operation| Case::new(format!("no memberID, {}", operation.name()), operation, String::new())),
-    );
+    let each = || Operation::ALL.into_iter().filter(|operation| !operation.is_write());
+    let mut cases: Vec<Case> = each().map(|operation| Case::new(operation.name(), operation, &*m)).collect();
+    cases.extend(each().map(|operation| Case::new(format!("{}, no memberID", operation.name()), operation, "")));
+    cases.extend(bad_values(get, Param::MemberId, "", &member.to_string()));
     cases.extend([
-        read("a member that nobody knows", "memberID=1".into()),
-        read("leading zeros", format!("memberID=00{member}")),
-        read("percent-encoded digits", format!("memberID={encoded}")),
-        read("an unknown parameter", format!("{m}&other=1")),
+        with("a member that nobody knows", "memberID=1".into()),
+        with("leading zeros", format!("memberID=00{member}")),
+        with("percent-encoded digits", format!("memberID={encoded}")),
+        with("an unknown parameter", format!("{m}&other=1")),
         at("other parameters in the query string", "getPoints?memberID=1&x=y"),
-        get("charset in Content-Type").content_type(Some("application/x-www-form-urlencoded; charset=utf-8")),
-        get("Content-Type in capitals").content_type(Some("Application/X-WWW-Form-Urlencoded")),
-        get("no Content-Type").content_type(None),
-        // Bad input that the spec knows: callers may depend on how it is refused.
-        read("letters as memberID", "memberID=abc".into()),
-        get("no key").key(KeySent::None),
-        get("a wrong key").key(KeySent::Wrong),
-        get("Bearer before the key").key(KeySent::Bearer),
+        typed("charset in Content-Type", Some("application/x-www-form-urlencoded; charset=utf-8")),
+        typed("Content-Type in capitals", Some("Application/X-WWW-Form-Urlencoded")),
+        typed("no Content-Type", None),
+        keyed("no key", KeySent::None),
+        keyed("a wrong key", KeySent::Wrong),
+        keyed("Bearer before the key", KeySent::Bearer),
         // Bad input that the gateway refuses itself.
-        read("an empty memberID", "memberID=".into()).refused(4),
-        at("memberID in the query string alone", &format!("getPoints?{m}")).without_body().refused(4),
-        read("memberID twice", format!("{m}&{m}")).refused(8),
-        read("a negative memberID", "memberID=-1".into()).refused(5),
-        read("a memberID with a plus sign", format!("memberID=%2B{member}")).refused(5),
-        read("a memberID with a fraction", format!("{m}.0")).refused(5),
-        read("a memberID with a space", format!("memberID=+{member}")).refused(5),
-        read("a memberID of 2^63", "memberID=9223372036854775808".into()).refused(5),
-        get("an empty key").key(KeySent::Empty).refused(1),
-        get("two Authorization fields").key(KeySent::Twice).refused(16),
-        Case { method: "GET", ..at("method GET", &format!("getPoints?{m}")) }.without_body().refused(11),
-        Case { method: "PUT", ..get("method PUT") }.refused(11),
+        with("a negative memberID", "memberID=-1".into()).refused(5),
+        no_body(at("memberID in the query string alone", &format!("getPoints?{m}"))).refused(4),
+        keyed("an empty key", KeySent::Empty).refused(1),
+        keyed("two Authorization fields", KeySent::Twice).refused(16),
+        no_body(Case { method: "GET", ..at("method GET", &format!("getPoints?{m}")) }).refused(11),
+        Case { method: "PUT", ..read("method PUT") }.refused(11),
         at("an unknown path", "getNothing").refused(10),
         at("the path in small letters", "getpoints").refused(10),
         at("a slash after the path", "getPoints/").refused(10),
-        Case { body: format!("{{\"memberID\":{member}}}"), ..get("JSON") }
-            .content_type(Some("application/json"))
-            .refused(13),
-        Case { content_encoding: Some("gzip"), ..get("Content-Encoding") }.refused(13),
-        read("a body over 4 KiB", format!("{m}&pad={}", "x".repeat(TOO_LARGE))).refused(14),
+        Case { body: format!("{{\"memberID\":{member}}}"), ..typed("JSON", Some("application/json")) }.refused(13),
+        Case { content_encoding: Some("gzip"), ..read("Content-Encoding") }.refused(13),
+        with("a body over 4 KiB", format!("{m}&pad={}", "x".repeat(TOO_LARGE))).refused(14),
     ]);
     cases
 }
 
-impl Case {
-    fn without_body(self) -> Case {
-        Case { body: String::new(), ..self }
-    }
-}
-
-/// The amount that is written besides `points`.
-pub(super) fn another_amount(points: i64) -> i64 {
-    points.checked_add(1).unwrap_or_else(|| points - 1)
-}
-
 /// Requests that write, or that a lenient origin may take for a write. `points` is what the member has.
 pub(super) fn writes(member: MemberId, points: i64) -> Vec<Case> {
-    let set = |name: &str, amount: &str| Case::new(name, Operation::SetPoints, format!("memberID={member}{amount}"));
-    vec![
+    let another = points.checked_add(1).unwrap_or_else(|| points - 1);
+    let (set, m) = (Operation::SetPoints, format!("memberID={member}"));
+    let mut cases = vec![
         Case::set_points("setPoints, the same amount", member, points),
-        Case::set_points("setPoints, another amount", member, another_amount(points)),
-        Case::new("getPoints after it", Operation::GetPoints, format!("memberID={member}")),
-        set("no amount", ""),
-        set("letters as amount", "&amount=abc"),
+        Case::set_points("setPoints, another amount", member, another),
+        Case::new("getPoints after it", Operation::GetPoints, &*m),
         Case { key: KeySent::Wrong, ..Case::set_points("setPoints with a wrong key", member, points) },
-        set("an empty amount", "&amount=").refused(6),
-        set("amount twice", &format!("&amount={points}&amount={points}")).refused(8),
-        set("an amount with a fraction", &format!("&amount={points}.0")).refused(7),
-        set("an amount of 2^63", "&amount=9223372036854775808").refused(7),
-        Case::new("setPoints, no memberID", Operation::SetPoints, format!("amount={points}")),
-    ]
+        Case::new("setPoints, no memberID", set, format!("amount={points}")),
+        Case::new("setPoints, no amount", set, &*m),
+    ];
+    cases.extend(bad_values(set, Param::Amount, &format!("{m}&"), &points.to_string()));
+    cases
 }
 
 #[cfg(test)]

@@ -3,9 +3,8 @@
 
 use serde::Serialize;
 
-use super::cases::{Case, Expected};
+use super::cases::Case;
 use super::exchange::Answer;
-use crate::telemetry::printable;
 
 /// The most bytes of each side that are printed of a difference.
 const MAX_SHOWN: usize = 60;
@@ -58,33 +57,29 @@ impl Row {
     ) -> Row {
         let row =
             |verdict, differences| Row { case: case.name.clone(), verdict, differences, is_status_of_refusal: false };
+        let no_answer = |who, why: &str| {
+            row(Verdict::Unanswered, vec![format!("the {who} gave no answer: {}", shown(why.as_bytes(), key))])
+        };
         let (origin, gateway) = match (origin, gateway) {
+            (Err(why), _) => return no_answer("origin", why),
+            (_, Err(why)) => return no_answer("gateway", why),
             (Ok(origin), Ok(gateway)) => (origin, gateway),
-            (origin, gateway) => {
-                let told = |who, answer: &Result<Answer, String>| {
-                    let why = shown(answer.as_ref().err()?.as_bytes(), key);
-                    Some(format!("the {who} gave no answer: {why}"))
-                };
-                let differences = [told("origin", origin), told("gateway", gateway)].into_iter().flatten().collect();
-                return row(Verdict::Unanswered, differences);
+        };
+        for (who, answer) in [("origin", origin), ("gateway", gateway)] {
+            if answer.is_limited() {
+                let why = format!("the {who} refused it for the moment: {}", quoted(answer, key));
+                return row(Verdict::Limited, vec![why]);
             }
-        };
-        let limited = |who, answer: &Answer| {
-            answer.limited_for().map(|_| format!("the {who} refused it for the moment: {}", quoted(answer, key)))
-        };
-        let limits: Vec<_> = [limited("origin", origin), limited("gateway", gateway)].into_iter().flatten().collect();
-        if !limits.is_empty() {
-            return row(Verdict::Limited, limits);
         }
         let mut differences = differences(origin, gateway, key);
-        let verdict = match case.expected {
-            _ if origin == gateway => Verdict::Same,
-            Expected::Refusal(code) if gateway.code() == Some(code) => Verdict::Expected,
-            Expected::Refusal(code) => {
+        let verdict = match case.refused {
+            _ if differences.is_empty() => Verdict::Same,
+            Some(code) if gateway.code() == Some(code) => Verdict::Expected,
+            Some(code) => {
                 differences.push(format!("by the contract, the gateway's answer is {code:02}"));
                 Verdict::Differs
             }
-            Expected::OriginAnswer => Verdict::Differs,
+            None => Verdict::Differs,
         };
         let is_status_of_refusal =
             verdict == Verdict::Differs && gateway.code().is_some() && origin.status == 200 && gateway.status != 200;
@@ -120,17 +115,13 @@ pub(super) fn quoted(answer: &Answer, key: &[u8]) -> String {
 
 /// Bytes in quotes, escaped and cut.
 fn shown(bytes: &[u8], key: &[u8]) -> String {
-    if bytes.is_empty() {
-        return "nothing".to_owned();
-    }
     let bytes = without_key(bytes, key);
-    let cut = &bytes[..bytes.len().min(MAX_SHOWN)];
-    let text = match std::str::from_utf8(&bytes) {
-        Ok(text) => printable(&text.chars().take(MAX_SHOWN).collect::<String>()),
-        Err(_) => cut.escape_ascii().to_string(),
-    };
-    let more = bytes.len().saturating_sub(MAX_SHOWN);
-    if more == 0 { format!("\"{text}\"") } else { format!("\"{text}\"… ({} bytes)", bytes.len()) }
+    let text = bytes[..bytes.len().min(MAX_SHOWN)].escape_ascii();
+    match bytes.len() {
+        0 => "nothing".to_owned(),
+        length if length > MAX_SHOWN => format!("\"{text}\"… ({length} bytes)"),
+        _ => format!("\"{text}\""),
+    }
 }
 
 fn without_key(bytes: &[u8], key: &[u8]) -> Vec<u8> {
@@ -154,7 +145,7 @@ mod tests {
     use crate::model::MemberId;
 
     fn answer(status: u16, body: &str) -> Result<Answer, String> {
-        Ok(Answer { status, content_type: None, body: body.into(), retry_after: None })
+        Ok(Answer { status, content_type: None, body: body.into() })
     }
 
     #[test]
@@ -168,14 +159,14 @@ mod tests {
         assert_eq!(compare("1250\n", "1250"), "body, from byte 5: origin \"\\n\", gateway nothing");
         assert_eq!(compare("a-b-c", "a+b+c"), "body, from byte 2: origin \"-b-\", gateway \"+b+\"");
         assert_eq!(compare("aaa", "aa"), "body, from byte 3: origin \"a\", gateway nothing");
-        assert_eq!(compare("\u{1b}[1m", ""), "body, from byte 1: origin \"\\u{1b}[1m\", gateway nothing");
+        assert_eq!(compare("\u{1b}[1m", ""), "body, from byte 1: origin \"\\x1b[1m\", gateway nothing");
         assert_eq!(compare("secret", "secres"), "body, from byte 1: origin \"[key]\", gateway \"secres\"");
         assert!(compare(&"x".repeat(100), "").ends_with("… (100 bytes), gateway nothing"));
     }
 
     #[test]
     fn a_refusal_of_the_gateway_alone_is_expected_only_with_the_contracts_code() {
-        let case = Case { expected: Expected::Refusal(8), ..Case::get_points(MemberId::new(7).unwrap()) };
+        let case = Case { refused: Some(8), ..Case::get_points(MemberId::new(7).unwrap()) };
         let verdict = |gateway: &str| Row::new(&case, &answer(200, "3"), &answer(400, gateway), b"k").verdict;
         assert_eq!(verdict("08 | Param 'memberID' is provided more than once!"), Verdict::Expected);
         assert_eq!(verdict("04 | Param 'memberID' is not provided!"), Verdict::Differs);
@@ -185,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_refusal_for_the_moment_is_neither_alike_nor_different() {
-        let case = Case { expected: Expected::Refusal(8), ..Case::get_points(MemberId::new(7).unwrap()) };
+        let case = Case { refused: Some(8), ..Case::get_points(MemberId::new(7).unwrap()) };
         let limit = "12 | Too many requests! Try again in 2 s.";
         for (origin, gateway) in [
             (answer(429, limit), answer(503, "21 | The service is not available. Try again later.")),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER};
+use hyper::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -28,27 +28,18 @@ pub(super) struct Target {
 }
 
 /// What a caller sees of an answer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) content_type: Option<Vec<u8>>,
     pub(super) body: Vec<u8>,
-    /// `Retry-After` in seconds, where it is a number. It belongs to the moment and is not compared.
-    pub(super) retry_after: Option<u64>,
-}
-
-impl PartialEq for Answer {
-    fn eq(&self, other: &Self) -> bool {
-        (self.status, &self.content_type, &self.body) == (other.status, &other.content_type, &other.body)
-    }
 }
 
 impl Answer {
-    /// How long to wait before the request is sent again, if it was refused for the moment only: the key is over a
-    /// limit (12), or the service is not available (21).
-    pub(super) fn limited_for(&self) -> Option<Duration> {
-        let is_limited = matches!(self.status, 429 | 503) || matches!(self.code(), Some(12 | 21));
-        is_limited.then(|| Duration::from_secs(self.retry_after.unwrap_or(1).max(1)))
+    /// Whether it refuses the request for the moment only: the key is over a limit (12), or the service is not available
+    /// (21).
+    pub(super) fn is_limited(&self) -> bool {
+        matches!(self.status, 429 | 503) || matches!(self.code(), Some(12 | 21))
     }
 
     /// The code that the body begins with, if it is a refusal.
@@ -137,6 +128,5 @@ async fn read(response: Response<hyper::body::Incoming>) -> io::Result<Answer> {
     let (head, body) = response.into_parts();
     let body = Limited::new(body, MAX_ANSWER).collect().await.map_err(io::Error::other)?.to_bytes().to_vec();
     let content_type = head.headers.get(CONTENT_TYPE).map(|value| value.as_bytes().to_vec());
-    let retry_after = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-    Ok(Answer { status: head.status.as_u16(), content_type, body, retry_after })
+    Ok(Answer { status: head.status.as_u16(), content_type, body })
 }
