@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::intervals::BusiestInterval;
 use crate::clock::nanos;
 use crate::model::{KeyId, counted, date_of, one_line, was};
-use crate::telemetry::decisions::{Block, Counts, CutShort, Decision, RecordError, RecordReader, older};
+use crate::telemetry::decisions::{Block, Counts, CutShort, Decision, MAGIC, RecordError, RecordReader, older};
 
 /// The most by which the recorded times of two decisions of one key may contradict the order in which the buckets made
 /// them: a thread may be suspended between reading the clock and asking the buckets. Within this time, accepted requests
@@ -82,6 +82,11 @@ impl RecordFiles {
         };
         let files = older.iter().chain(paths).map(|path| open(path));
         Ok(RecordFiles(files.collect::<Result<_, _>>()?))
+    }
+
+    /// Whether nothing was recorded when they were opened.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|(_, _, length)| *length <= MAGIC.len() as u64)
     }
 
     /// Calls `each` with every decision, in order of time, and those of one key in an order in which they can have been

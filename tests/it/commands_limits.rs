@@ -166,6 +166,14 @@ async fn the_record_is_the_one_that_the_configuration_names_and_keys_have_names(
 }
 
 #[tokio::test]
+async fn the_first_decisions_of_a_server_are_waited_for() {
+    let gate = recording_gateway().start().await;
+    send_reads(&gate, "bot", 5).await;
+    let suggested = gate.run(&["limits", "suggest"]).done();
+    assert!(suggested.stdout.contains(" of 1 key from "), "{suggested:#?}");
+}
+
+#[tokio::test]
 async fn strangers_who_are_refused_are_counted_without_their_address() {
     let gate = recording_gateway().set("limits.strangers.rate", r#""1/h""#).set("limits.strangers.burst", "3");
     let mut gate = gate.start().await;

@@ -16,7 +16,7 @@ use crate::cli::output::{ignore_broken_pipe, print_to_stderr};
 use crate::cli::table::{Column, table};
 use crate::config;
 use crate::model::{counted, was};
-use crate::planning::{Plan, PlannedKey, RecordFiles};
+use crate::planning::{Plan, PlannedKey};
 
 /// `guildgate limits plan …`
 #[derive(Clone, Debug, Args)]
@@ -34,7 +34,7 @@ pub(in crate::cli) struct PlanArgs {
 impl PlanArgs {
     pub(super) fn run(self, input: &Input, out: &mut dyn Write) -> Result<(), Failure> {
         let limits = config::load(Some(&self.new))?.config.limits;
-        let record = RecordFiles::open(&input.files).map_err(CommandError::from)?;
+        let record = input.open()?;
         let new = self.new.display();
 
         let Plan { keys: rows, read, newly_refused: newly, summary } =

@@ -11,12 +11,12 @@ use serde::Serialize;
 use super::LogArgs;
 use super::input::Input;
 use super::progress_bar;
-use super::suggested_limits::{Demand, SuggestedLimits};
+use super::suggested_limits::Demand;
 use crate::cli::error::CommandError;
 use crate::cli::output::print_to_stderr;
 use crate::cli::table::{Column, table};
 use crate::model::date_of;
-use crate::planning::{BusiestInterval, Histogram, IntervalCounter, RecordFiles, RecordSummary, RecordedDecision};
+use crate::planning::{BusiestInterval, Histogram, IntervalCounter, RecordSummary, RecordedDecision};
 
 /// `guildgate limits suggest …`
 #[derive(Clone, Debug, Args)]
@@ -60,7 +60,7 @@ struct Row<'s> {
 
 impl SuggestArgs {
     pub(super) fn run(self, input: &Input, out: &mut dyn Write) -> Result<(), CommandError> {
-        let record = RecordFiles::open(&input.files)?;
+        let record = input.open()?;
         let (mut keys, mut demand) = (Vec::new(), Demand::default());
         let read = record.for_each(&mut progress_bar(), &mut |recorded| {
             if recorded.key == keys.len() {
@@ -84,13 +84,13 @@ impl SuggestArgs {
         if read.decisions == 0 {
             return Err(CommandError::new("there is nothing to suggest from; let the server record for a while"));
         }
-        let limits = SuggestedLimits::for_record(&record, demand)?;
+        let toml = demand.suggest(&record)?;
         if !self.toml {
             let strangers = strangers.unwrap_or_default();
             let title = "Requests a second, over the seconds in which the key asked:";
             writeln!(out, "{read}.\n{strangers}{title}\n\n{}", rows_as_text(&rows))?;
         }
-        write!(out, "# Suggested from {read}.\n{}", limits.toml())?;
+        write!(out, "# Suggested from {read}.\n{toml}")?;
         Ok(out.flush()?)
     }
 }

@@ -2,16 +2,16 @@
 //! busiest minute of one of its keys, the burst from GCRA at that rate. The section is printed only after it was parsed
 //! and replayed against the same record without a refusal. Used by `limits suggest`.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use super::progress_bar;
 use crate::cli::error::CommandError;
 use crate::config::leaf::HumanRate;
-use crate::config::{self, MAX_TIERS, TierFile, is_tier_name};
+use crate::config::{self, MAX_TIERS, is_tier_name};
 use crate::limits::day_of;
-use crate::model::{Limit, counted};
+use crate::model::counted;
 use crate::planning::{IntervalCounter, RecordFiles, RecordedDecision, Replay};
 
 /// The tier of keys without one, or with one whose name cannot be written in a configuration.
@@ -20,9 +20,9 @@ const STANDARD: &str = "standard";
 /// A minute in ticks.
 const MINUTE_NS: u64 = 60_000_000_000;
 
-/// How many replays are tried, with bursts doubled in between. Only keys that change their tier may need more than one,
-/// since their buckets keep what is used up; a few are enough for them.
-const ATTEMPTS: usize = 40;
+/// How often all bursts are doubled if the replay refuses something. Only a key that changed its tier can need that, since
+/// it takes along what it has used up.
+const DOUBLINGS: usize = 3;
 
 /// What the keys of each tier requested.
 #[derive(Debug)]
@@ -33,27 +33,36 @@ pub(super) struct Demand {
     keys: Vec<KeyDemand>,
 }
 
-/// The highest demand of one key of a tier.
+/// The highest demand of one key of a tier, and the rates that are enough for it.
 #[derive(Clone, Debug, Default)]
 struct TierDemand {
     name: String,
     requests: u64,
-    keys: u64,
+    keys: HashSet<usize>,
     /// In a minute of the server's monotonic clock.
     per_minute: u32,
     writes_per_minute: u32,
     /// In a UTC day.
     per_day: u32,
     in_flight: u32,
+    main: Rate,
+    write: Rate,
 }
 
 #[derive(Debug, Default)]
 struct KeyDemand {
-    /// The tiers that it had.
-    tiers: Vec<usize>,
     by_minute: IntervalCounter,
     writes_by_minute: IntervalCounter,
     by_day: IntervalCounter,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Rate {
+    count: u64,
+    /// `s` or `m`.
+    unit: char,
+    period_ns: u64,
+    burst: u64,
 }
 
 impl Default for Demand {
@@ -72,10 +81,7 @@ impl Demand {
             self.keys.push(KeyDemand::default());
         }
         let (key, tier) = (&mut self.keys[recorded.key], &mut self.tiers[index]);
-        if !key.tiers.contains(&index) {
-            key.tiers.push(index);
-            tier.keys += 1;
-        }
+        tier.keys.insert(recorded.key);
         tier.requests += 1;
         tier.in_flight = tier.in_flight.max(decision.in_flight.saturating_add(1));
         // Not minutes of the wall clock: buckets do not depend on it, and it may be set.
@@ -104,51 +110,27 @@ impl Demand {
         self.by_recorded_tier.insert(recorded.clone(), index);
         index
     }
-}
 
-/// A `[limits]` section that refuses nothing of a record.
-#[derive(Debug)]
-pub(super) struct SuggestedLimits {
-    demand: Demand,
-    /// For each tier of the demand; `None` if no key had it.
-    tiers: Vec<Option<Rates>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Rates {
-    main: Rate,
-    /// `None` if no setPoints was recorded.
-    write: Option<Rate>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Rate {
-    count: u64,
-    /// `s` or `m`.
-    unit: char,
-    period_ns: u64,
-    burst: u64,
-}
-
-impl SuggestedLimits {
-    /// Finds limits that would have refused none of the record, and replays it to verify them.
+    /// A `[limits]` section, as TOML, that would have refused none of the record, which is replayed to verify it.
     ///
     /// # Errors
-    /// A record that cannot be read to its end.
-    pub(super) fn for_record(record: &RecordFiles, demand: Demand) -> Result<Self, CommandError> {
-        let rates = |tier: &TierDemand| {
-            let write = (tier.writes_per_minute > 0).then(|| Rate::for_busiest_minute(tier.writes_per_minute));
-            (tier.requests > 0).then(|| Rates { main: Rate::for_busiest_minute(tier.per_minute), write })
-        };
-        let tiers = demand.tiers.iter().map(rates).collect();
-        let mut limits = SuggestedLimits { demand, tiers };
-        limits.fit_bursts(record)?;
-        for _ in 0..ATTEMPTS {
-            if limits.refuses_none(record)? {
-                return Ok(limits);
+    /// A record that cannot be read to its end, or in which a key changed its tier and was over all limits for it.
+    pub(super) fn suggest(mut self, record: &RecordFiles) -> Result<String, CommandError> {
+        self.fit_bursts(record)?;
+        for _ in 0..=DOUBLINGS {
+            let toml = self.toml();
+            if refuses_none(&toml, record)? {
+                return Ok(toml);
             }
+            self.rates().for_each(|rate| rate.burst = readable(rate.burst * 2));
         }
-        Err(CommandError::new("no limits were found that refuse nothing; this record is worth a bug report"))
+        let why = "no limits were found that refuse nothing, since a key changed its tier; let the server record anew \
+            (move the record away), or name a record with --log in which no tier changes";
+        Err(CommandError::new(why))
+    }
+
+    fn rates(&mut self) -> impl Iterator<Item = &mut Rate> {
+        self.tiers.iter_mut().flat_map(|tier| [&mut tier.main, &mut tier.write])
     }
 
     /// Gives each tier the burst that its keys need at its rate, by GCRA.
@@ -160,7 +142,10 @@ impl SuggestedLimits {
             main: u64,
             write: u64,
         }
-        let (demand, tiers) = (&mut self.demand, &mut self.tiers);
+        for tier in &mut self.tiers {
+            tier.main = Rate::for_busiest_minute(tier.per_minute);
+            tier.write = Rate::for_busiest_minute(tier.writes_per_minute);
+        }
         let mut keys: Vec<ArrivalTimes> = Vec::new();
         record.for_each(&mut progress_bar(), &mut |RecordedDecision { decision, key, run, .. }| {
             if key == keys.len() {
@@ -169,95 +154,74 @@ impl SuggestedLimits {
             if keys[key].run != run {
                 keys[key] = ArrivalTimes { run, ..ArrivalTimes::default() };
             }
-            let Some(rates) = &mut tiers[demand.tier(&decision.tier)] else { return };
             let request = |rate: &mut Rate, arrival: &mut u64| {
                 let ahead = arrival.saturating_sub(decision.at.0);
                 rate.burst = rate.burst.max(ahead.div_ceil(rate.period_ns).saturating_add(1));
                 *arrival = (*arrival).max(decision.at.0).saturating_add(rate.period_ns);
             };
-            request(&mut rates.main, &mut keys[key].main);
-            if decision.operation.is_write()
-                && let Some(write) = &mut rates.write
-            {
-                request(write, &mut keys[key].write);
+            let index = self.tier(&decision.tier);
+            let tier = &mut self.tiers[index];
+            request(&mut tier.main, &mut keys[key].main);
+            if decision.operation.is_write() {
+                request(&mut tier.write, &mut keys[key].write);
             }
         })?;
-        for Rates { main, write } in tiers.iter_mut().flatten() {
-            std::iter::once(main).chain(write).for_each(|rate| rate.burst = readable(rate.burst));
-        }
+        self.rates().for_each(|rate| rate.burst = readable(rate.burst));
         Ok(())
     }
 
-    /// Replays the record against the section as it will be printed. If a request would be refused, doubles the bursts
-    /// that can be the cause.
-    fn refuses_none(&mut self, record: &RecordFiles) -> Result<bool, CommandError> {
-        let section = config::load_str(&self.toml(), Path::new(""), "the suggested section");
-        let limits = section.map_err(|faults| CommandError::new(faults.to_string()))?.config.limits;
-        let mut replay = Replay::new(&limits);
-        let mut refused = BTreeSet::new();
-        record.for_each(&mut progress_bar(), &mut |recorded| {
-            if let Some((limit, _)) = replay.decide(recorded).over {
-                let tiers = &self.demand.keys[recorded.key].tiers;
-                refused.extend(tiers.iter().map(|tier| (*tier, limit == Limit::WriteRate)));
-            }
-        })?;
-        for (tier, is_write) in &refused {
-            let Some(rates) = &mut self.tiers[*tier] else { continue };
-            let rate = if *is_write { rates.write.as_mut() } else { Some(&mut rates.main) };
-            rate.into_iter().for_each(|rate| rate.burst = readable(rate.burst * 2));
-        }
-        Ok(refused.is_empty())
-    }
-
     /// The section as TOML.
-    pub(super) fn toml(&self) -> String {
+    fn toml(&self) -> String {
         let mut text = format!(
             "# It would have refused none of it. `guildgate check --config` reads it as it stands.\n\
              [limits]\ndefault_tier = \"{STANDARD}\"\n"
         );
-        for (demand, rates) in self.demand.tiers.iter().zip(&self.tiers) {
+        for tier in &self.tiers {
             text += "\n";
-            text += &rates.map_or_else(built_in_tier, |rates| tier(demand, rates));
+            text += &match tier.requests {
+                0 => format!("# No key was listed without a tier: the defaults.\n[limits.tiers.\"{STANDARD}\"]\n"),
+                _ => tier.toml(),
+            };
         }
         text
     }
 }
 
-fn tier(demand: &TierDemand, Rates { main, write }: Rates) -> String {
-    let TierDemand { name, per_minute, writes_per_minute, per_day, in_flight, .. } = demand;
-    let of_which = if name == STANDARD { ", those without a tier among them" } else { "" };
-    let write = match write {
-        Some(Rate { count, unit, burst, .. }) => format!(
-            "write_rate = \"{count}/{unit}\"   # the busiest minute of one: {writes_per_minute} setPoints\n\
-             write_burst = {burst}"
-        ),
-        None => "# No setPoints was recorded: no separate limit of writes.".to_owned(),
-    };
-    // The name is quoted, since it may contain a dot.
-    format!(
-        "# {} of {}{of_which}; the busiest minute of one: {per_minute}.\n\
-         [limits.tiers.\"{name}\"]\nrate = \"{}/{}\"\nburst = {}\n{write}\n\
-         # daily = {}   # the most of one key in a UTC day, as far as recorded: {per_day}\n\
-         # in_flight = {}   # the most of one key under way at once: {in_flight}\n",
-        counted(demand.requests, "request"),
-        counted(demand.keys, "key"),
-        main.count,
-        main.unit,
-        main.burst,
-        readable((*per_day).into()),
-        readable((*in_flight).into())
-    )
+/// Whether the section refuses nothing of the record.
+fn refuses_none(toml: &str, record: &RecordFiles) -> Result<bool, CommandError> {
+    let section = config::load_str(toml, Path::new(""), "the suggested section");
+    let limits = section.map_err(|faults| CommandError::new(faults.to_string()))?.config.limits;
+    let (mut replay, mut refused) = (Replay::new(&limits), false);
+    record.for_each(&mut progress_bar(), &mut |recorded| refused |= replay.decide(recorded).over.is_some())?;
+    Ok(!refused)
 }
 
-/// The default tier, if no key had it.
-fn built_in_tier() -> String {
-    let TierFile { rate, burst, write_rate, write_burst, .. } = TierFile::standard();
-    let write = write_rate.map(|rate| format!("write_rate = \"{rate}\"\nwrite_burst = {write_burst}\n"));
-    format!(
-        "# No key was listed without a tier; these are the built-in limits.\n[limits.tiers.\"{STANDARD}\"]\n\
-         rate = \"{rate}\"\nburst = {burst}\n{}",
-        write.unwrap_or_default()
-    )
+impl TierDemand {
+    fn toml(&self) -> String {
+        let TierDemand { name, per_minute, writes_per_minute, per_day, in_flight, main, write, .. } = self;
+        let of_which = if name == STANDARD { ", those without a tier among them" } else { "" };
+        let write = match writes_per_minute {
+            0 => "# No setPoints was recorded: no separate limit of writes.".to_owned(),
+            _ => format!(
+                "write_rate = \"{}/{}\"   # the busiest minute of one: {writes_per_minute} setPoints\nwrite_burst = {}",
+                write.count, write.unit, write.burst
+            ),
+        };
+        // The name is quoted, since it may contain a dot.
+        format!(
+            "# {} of {}{of_which}; the busiest minute of one: {per_minute}.\n\
+             [limits.tiers.\"{name}\"]\nrate = \"{}/{}\"\nburst = {}\n{write}\n\
+             # daily = {}   # the most of one key in a UTC day, as far as recorded: {per_day}\n\
+             # in_flight = {}   # the most of one key under way at once: {in_flight}\n",
+            counted(self.requests, "request"),
+            counted(self.keys.len() as u64, "key"),
+            main.count,
+            main.unit,
+            main.burst,
+            readable((*per_day).into()),
+            readable((*in_flight).into())
+        )
+    }
 }
 
 impl Rate {
