@@ -5,6 +5,7 @@ mod cluster; // cluster
 mod conform; // conform
 mod error; // a command that failed: exit code 1
 mod guild; // guild
+mod health; // health
 mod input; // files and stdin, plain or gzip
 mod key_changes; // key create, key rotate, key set
 mod keys; // key
@@ -86,6 +87,8 @@ enum Command {
     /// The nodes that share one Redis (`[cluster]`)
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
+    /// Asks the running server for its health path: exit 0, or 1 and the reason
+    Health,
     /// Prints the JSON Schema of gateway.toml, for editors
     Schema,
     /// Prints a completion script for a shell
@@ -240,6 +243,7 @@ impl Command {
             Command::Why(args) => args.run(config_path.as_deref(), &mut out),
             Command::Conform(args) => args.run(config_path.as_deref(), &mut out),
             Command::Cluster(command) => runtime()?.block_on(command.run(&load()?, &mut out)),
+            Command::Health => Ok(health::run(config_path.as_deref())?),
             Command::Schema => Ok(writeln!(out, "{:#}", config::schema())?),
             Command::Completions { shell } => {
                 let mut script = Vec::new(); // the generator panics if its output cannot be written

@@ -119,6 +119,7 @@ mod commands_check;
 mod commands_completions;
 mod commands_conform;
 mod commands_guild;
+mod commands_health;
 mod commands_import;
 mod commands_interrupted;
 mod commands_keys;

@@ -25,6 +25,8 @@ use super::conn::{Access, Row};
 use super::*;
 use crate::config::PostgresAt;
 
+pub use tls::any_certificate;
+
 mod embedded {
     refinery::embed_migrations!("src/store/migrations/postgres");
 }

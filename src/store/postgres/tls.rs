@@ -38,13 +38,25 @@ pub(super) fn connector(tls: &PostgresTls) -> Result<MakeRustlsConnect, String> 
             }
         }
     };
-    let config = ClientConfig::builder_with_provider(provider)
+    client(provider, verifier).map(MakeRustlsConnect::new)
+}
+
+/// A client that accepts every certificate, such as for a server on this machine, whose certificate names callers' addresses.
+///
+/// # Errors
+/// Why TLS cannot be set up.
+pub fn any_certificate() -> Result<ClientConfig, String> {
+    let provider = Arc::new(ring::default_provider());
+    client(provider.clone(), Arc::new(AnyName { roots: None, provider }))
+}
+
+fn client(provider: Arc<CryptoProvider>, verifier: Arc<dyn ServerCertVerifier>) -> Result<ClientConfig, String> {
+    Ok(ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions() // TLS 1.2 and 1.3
         .map_err(|e| format!("TLS cannot be set up: {e}"))?
-        .dangerous() // by its sslmode the operator chose what the verifiers below leave out
+        .dangerous() // the operator chose (`sslmode`) what the verifiers below leave out
         .with_custom_certificate_verifier(verifier)
-        .with_no_client_auth();
-    Ok(MakeRustlsConnect::new(config))
+        .with_no_client_auth())
 }
 
 /// Accepts a certificate for any name.

@@ -1,0 +1,61 @@
+//! `guildgate health`: asks the running server for its health path, at the first address of `server.listen`. It is the
+//! health check of the image, so every reason is exit code 1.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use super::error::CommandError;
+use super::runtime;
+use crate::config::{self, Listen, Server};
+use crate::store::any_certificate;
+
+/// How long the answer is waited for.
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Longest answer that is read.
+const MAX_ANSWER: u64 = 4096;
+
+pub(super) fn run(config: Option<&Path>) -> Result<(), CommandError> {
+    let server = config::load(config).map_err(|faults| CommandError::new(faults.to_string()))?.config.server;
+    let Some(path) = &server.health_path else {
+        let why = "server.health_path is \"\", so there is nothing to ask for; set it, such as to \"/healthz\"";
+        return Err(CommandError::new(why));
+    };
+    let asked = async { tokio::time::timeout(TIMEOUT, ask(&server, path)).await };
+    let answer = match runtime()?.block_on(asked) {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => return Err(CommandError::new(format!("the server cannot be asked: {error}; does it run?"))),
+        Err(_) => return Err(CommandError::new(format!("the server did not answer within {} s", TIMEOUT.as_secs()))),
+    };
+    let (status, body) = (answer.lines().next().unwrap_or_default(), answer.lines().last().unwrap_or_default());
+    if status.starts_with("HTTP/1.1 200 ") { Ok(()) } else { Err(CommandError::new(format!("{status}: {body}"))) }
+}
+
+/// The server's answer, as it came. An address such as 0.0.0.0 is this machine's own here.
+async fn ask(server: &Server, path: &str) -> io::Result<String> {
+    match server.listen.first() {
+        Some(Listen::Tcp(address)) if server.tls.is_some() => {
+            let tls = TlsConnector::from(Arc::new(any_certificate().map_err(io::Error::other)?));
+            let stream = TcpStream::connect(address).await?;
+            exchange(tls.connect(ServerName::from(address.ip()), stream).await?, path).await
+        }
+        Some(Listen::Tcp(address)) => exchange(TcpStream::connect(address).await?, path).await,
+        Some(Listen::Unix(socket)) => exchange(UnixStream::connect(socket).await?, path).await,
+        None => Err(io::Error::other("server.listen names no address")),
+    }
+}
+
+async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, path: &str) -> io::Result<String> {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.take(MAX_ANSWER).read_to_string(&mut answer).await?;
+    Ok(answer)
+}
