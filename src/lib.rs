@@ -11,7 +11,6 @@ pub mod clock; // the one place that reads time
 pub mod files; // which file a path names, and whether it changed
 pub mod json; // JSON objects from outside
 pub mod model; // guilds, members, keys' digests, warns, reviews
-pub mod runtime; // runtimes for one thread each
 pub mod sync; // the locks and atomics of what is model-checked
 
 // Floor 1: what the network carries, pure.

@@ -19,10 +19,12 @@ mod traffic; // the requests of the last 15 minutes
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Mutex, Semaphore, mpsc};
+use tokio::runtime::Builder;
+use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -38,7 +40,6 @@ use shared::Shared;
 use traffic::Traffic;
 
 use crate::gateway::Gateway;
-use crate::runtime::{ThreadSettings, start_thread};
 use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
 use crate::tls::Certificate;
@@ -49,8 +50,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// The `nice` value of the thread: callers' requests get a core at once although admins keep one busy.
 const NICE: i32 = 10;
 
-/// Threads for what blocks: of the store's lists two, of work over all keys one, which may wait for a list, and one more.
-const BLOCKING_THREADS: usize = 4;
+const NOT_LISTENING: &str = "admin.listen cannot be listened on; this process has no admin listener";
 
 /// Changes at once, those among them whose callers have hung up: as many as connections.
 const MAX_CHANGES: usize = server::MAX_CONNECTIONS;
@@ -77,7 +77,8 @@ pub struct Admin {
 #[derive(Debug)]
 pub struct AdminThread {
     stop: CancellationToken,
-    thread: JoinHandle<()>,
+    /// Its other end is dropped when the thread ends.
+    ended: oneshot::Receiver<()>,
 }
 
 impl Admin {
@@ -107,18 +108,29 @@ impl Admin {
         });
         let stop = CancellationToken::new();
         let stopped = stop.clone();
-        let run = || async move {
+        let run = async move {
             let sampled = shared.clone();
             tokio::spawn(async move { sampled.traffic.sample(&sampled.gateway).await });
             tokio::select! {
                 () = serve(shared, listener, hosts, tls, stopped.clone()) => {}
                 // The requests under way have had their time.
-                () = async { stopped.cancelled().await; tokio::time::sleep(STOP_TIMEOUT).await } => {}
+                () = async { stopped.cancelled().await; sleep(STOP_TIMEOUT).await } => {}
             }
         };
-        let settings = ThreadSettings { blocking_threads: Some(BLOCKING_THREADS), nice: Some(NICE) };
-        let (_, thread) = start_thread("admin", settings, run)?;
-        Ok(AdminThread { stop, thread })
+        let (ends, ended) = oneshot::channel::<()>();
+        thread::Builder::new().name("admin".to_owned()).spawn(move || {
+            // Of this thread, and of those that it starts for what blocks, where the system permits it.
+            let _ = rustix::process::setpriority_process(None, NICE);
+            match Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => {
+                    runtime.block_on(run);
+                    runtime.shutdown_background();
+                }
+                Err(error) => tracing::error!(%error, "{NOT_LISTENING}"),
+            }
+            drop(ends);
+        })?;
+        Ok(AdminThread { stop, ended })
     }
 }
 
@@ -141,7 +153,7 @@ async fn serve(
             // Changes whose callers have hung up.
             let _ = shared.changes.acquire_many(MAX_CHANGES as u32).await;
         }
-        Err(error) => tracing::error!(%error, "admin.listen cannot be listened on; this process has no admin listener"),
+        Err(error) => tracing::error!(%error, "{NOT_LISTENING}"),
     }
 }
 
@@ -160,9 +172,6 @@ impl AdminThread {
     /// Closes the listener and waits for the requests under way.
     pub async fn stop(self) {
         self.close();
-        let deadline = Instant::now() + 2 * STOP_TIMEOUT;
-        while !self.thread.is_finished() && Instant::now() < deadline {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let _ = timeout(2 * STOP_TIMEOUT, self.ended).await; // an error is its end
     }
 }

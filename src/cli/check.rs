@@ -5,7 +5,6 @@
 use std::io::Write;
 
 use super::{Failure, runtime};
-use crate::admin::Tokens;
 use crate::cluster;
 use crate::config::{self, Keys, Loaded, SettingFault};
 use crate::gateway::KeySource;
@@ -19,7 +18,7 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     let at = &loaded.config.origin.store;
     let runtime = runtime()?;
     let inputs = preflight::check(loaded)?;
-    preflight::check_ports(loaded)?;
+    let warnings = inputs.warnings(&loaded.config);
     // A store that `serve` cannot use is a fault of the setting that names it.
     let unusable = |why: String| {
         let why = if limits.counts_days() { format!("a tier's `daily` needs the store: {why}") } else { why };
@@ -57,10 +56,7 @@ pub(super) fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     if state == StoreState::Older {
         writeln!(out, "{at} is of an older version; the next command that opens it brings it up to date")?;
     }
-    if let Some(warning) = inputs.certificate.and_then(|certificate| certificate.warning) {
-        writeln!(out, "{warning}")?;
-    }
-    for warning in loaded.config.admin.listener.iter().flat_map(Tokens::warnings) {
+    for warning in warnings {
         writeln!(out, "{warning}")?;
     }
     for key in keys {

@@ -35,7 +35,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::config::{self, Config, Limits, LoadError, Loaded, StoreAt};
 use crate::keys::hide_keys;
 use crate::process::{self, HeldSignals, ProcessError};
-use crate::runtime;
 use crate::store::{IfMissing, Store, StoreError, StoreState};
 use error::CommandError;
 use output::print_to_stderr;
@@ -161,7 +160,7 @@ impl From<ProcessError> for Failure {
         match error {
             ProcessError::Failed(message) => CommandError::new(message).into(),
             ProcessError::Unusable(message) => Failure::Unusable(message),
-            error @ (ProcessError::Logged { .. } | ProcessError::Defect) => Failure::Logged { code: error.exit_code() },
+            ProcessError::Logged { exit_code: code } => Failure::Logged { code },
         }
     }
 }
@@ -334,5 +333,6 @@ async fn unless_interrupted<T>(
 
 /// A runtime on the command's own thread.
 fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
-    runtime::single_threaded().map_err(|e| CommandError::new(format!("no runtime could be started: {e}")))
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|e| CommandError::new(format!("no runtime could be started: {e}")))
 }

@@ -156,8 +156,8 @@ impl Checker<'_> {
             json: file.format == LogFormat::Json,
             access: match file.access.as_str() {
                 "" => Access::None,
-                "stderr" => Access::Stderr,
-                "stdout" | "-" => Access::Stdout,
+                "stderr" | "/dev/stderr" | "/proc/self/fd/2" => Access::Stderr,
+                "stdout" | "-" | "/dev/stdout" | "/proc/self/fd/1" => Access::Stdout,
                 path => Access::File(self.file("log.access", path)),
             },
             decisions,

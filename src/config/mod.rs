@@ -79,23 +79,6 @@ impl Loaded {
         toml::to_string(&self.in_force).unwrap_or_default() // a table of TOML can be written as TOML
     }
 
-    /// Shows these values in place of the file's, for a process that has some of its own: a section or `section.name`,
-    /// and what is in force of it, if anything.
-    pub fn show(&mut self, values: impl IntoIterator<Item = (&'static str, Option<toml::Value>)>) {
-        for (setting, value) in values {
-            let (table, name) = match setting.split_once('.') {
-                Some((section, name)) => (self.in_force.get_mut(section).and_then(toml::Value::as_table_mut), name),
-                None => (Some(&mut self.in_force), setting),
-            };
-            match (table, value) {
-                (Some(table), Some(value)) => drop(table.insert(name.to_owned(), value)),
-                (Some(table), None) => drop(table.remove(name)),
-                (None, _) => {}
-            }
-        }
-        self.config.hash = report::hash(&self.in_force);
-    }
-
     /// Whether the file names this setting.
     pub fn is_given(&self, setting: &str) -> bool {
         self.places.is_given(setting)

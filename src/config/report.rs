@@ -61,7 +61,7 @@ pub(super) fn in_force(mut file: ConfigFile, config: &Config, resolved: Vec<(Str
 }
 
 /// The hash of these values as TOML.
-pub(super) fn hash(values: &Table) -> ConfigHash {
+fn hash(values: &Table) -> ConfigHash {
     ConfigHash::of(&toml::to_string(values).unwrap_or_default()) // a table of TOML can be written as TOML
 }
 

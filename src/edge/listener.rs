@@ -10,7 +10,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use rustix::net::sockopt::socket_acceptconn;
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::config::Listen;
 
@@ -24,29 +24,28 @@ const BACKLOG: i32 = 65_535;
 /// Every user of the machine may connect to a Unix socket whose folder lets them reach it.
 const UNIX_SOCKET_MODE: u32 = 0o666;
 
-const IN_USE: &str = "it is in use; stop what listens there or change server.listen";
-
 /// The message where the user lacks the permission to listen on a port.
-pub const NOT_PERMITTED: &str = "this user may not listen on so low a port; give the server CAP_NET_BIND_SERVICE (systemd: \
+const NOT_PERMITTED: &str = "this user may not listen on so low a port; give the server CAP_NET_BIND_SERVICE (systemd: \
      AmbientCapabilities=CAP_NET_BIND_SERVICE), or choose a port from 1024";
 
 /// Two sockets cannot have the port at once, and the successor binds before the predecessor closes.
 const IN_USE_BY_PREDECESSOR: &str = "the server that is to be replaced listens on this port under another address; keep \
      server.listen as it is there, or stop that one first";
 
-/// Why an address cannot be listened on.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {reason}")]
-pub struct BindError {
-    address: String,
-    reason: String,
+/// Whom a listener is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    Callers,
+    Admins,
 }
 
-impl BindError {
-    /// Whether another process has the address.
-    pub fn is_in_use(&self) -> bool {
-        self.reason == IN_USE
-    }
+/// Why an address cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    #[error("cannot listen on {0}: it is in use; stop what listens there or change {1}")]
+    InUse(String, &'static str),
+    #[error("cannot listen on {0}: {1}")]
+    Failed(String, String),
 }
 
 /// A listening socket that one process passes to another.
@@ -92,22 +91,35 @@ impl ListeningSocket {
 /// A bound socket, ready to accept.
 #[derive(Debug)]
 pub struct Listener {
-    /// As the configuration names it.
+    /// In a hand-over.
     name: String,
     /// An IP address with a port, or a path.
     pub(super) address: String,
     url: String,
     pub(super) is_unix: bool,
-    pub(super) socket: OwnedFd,
+    pub socket: OwnedFd,
 }
 
 impl Listener {
-    /// Takes the socket of this address from `inherited`, or binds a new one. `tls`: whether a TCP address will speak
-    /// TLS.
-    pub fn bind(listen: &Listen, tls: bool, inherited: &mut Vec<ListeningSocket>) -> Result<Listener, BindError> {
-        let name = name_of(listen);
-        let fail = |reason: String| BindError { address: name.clone(), reason };
-        let failed = |e: io::Error| fail(e.to_string());
+    /// Takes the socket of this address from `inherited`, or binds a new one. `only_v6`: an IPv6 address is not to take
+    /// IPv4 connections as well. `tls`: whether a TCP address will speak TLS.
+    pub fn bind(
+        audience: Audience,
+        listen: &Listen,
+        only_v6: bool,
+        tls: bool,
+        inherited: &mut Vec<ListeningSocket>,
+    ) -> Result<Listener, BindError> {
+        let shown = name_of(listen);
+        let (name, setting) = match audience {
+            Audience::Callers => (shown.clone(), "server.listen"),
+            Audience::Admins => (format!("admin {shown}"), "admin.listen"), // no address of callers has this form
+        };
+        let fail = |reason: &str| BindError::Failed(shown.clone(), reason.to_owned());
+        let failed = |e: io::Error| match e.kind() {
+            io::ErrorKind::AddrInUse => BindError::InUse(shown.clone(), setting),
+            _ => fail(&e.to_string()),
+        };
         let found = inherited.iter().position(|socket| socket.name == name);
         match listen {
             Listen::Tcp(address) => {
@@ -115,12 +127,11 @@ impl Listener {
                 let found = found.or_else(|| inherited.iter().position(|socket| socket.address() == Some(*address)));
                 let socket = match found {
                     Some(at) => TcpListener::from(inherited.remove(at).socket),
-                    None => TcpListener::bind(address).map_err(|e| match e.kind() {
+                    None => bind_tcp(*address, only_v6).map_err(|e| match e.kind() {
                         io::ErrorKind::AddrInUse if is_port_of(inherited, address.port()) => {
-                            fail(IN_USE_BY_PREDECESSOR.into())
+                            fail(IN_USE_BY_PREDECESSOR)
                         }
-                        io::ErrorKind::AddrInUse => fail(IN_USE.into()),
-                        io::ErrorKind::PermissionDenied => fail(NOT_PERMITTED.into()),
+                        io::ErrorKind::PermissionDenied => fail(NOT_PERMITTED),
                         _ => failed(e),
                     })?,
                 };
@@ -137,7 +148,7 @@ impl Listener {
                     // Callers cannot reach a socket whose file is gone or replaced by another kind of file.
                     Some(at) if is_socket(path) => UnixListener::from(inherited.remove(at).socket),
                     Some(_) | None => {
-                        remove_stale_socket(path).map_err(fail)?;
+                        remove_stale_socket(path).map_err(failed)?;
                         UnixListener::bind(path).map_err(failed)?
                     }
                 };
@@ -192,14 +203,25 @@ fn is_port_of(inherited: &[ListeningSocket], port: u16) -> bool {
     inherited.iter().any(|socket| socket.address().is_some_and(|address| address.port() == port))
 }
 
+fn bind_tcp(address: SocketAddr, only_v6: bool) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?; // connections of a server that has ended do not keep the port
+    if only_v6 && address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
 /// Removes the socket file that a killed process left, but not one that another process listens on.
-fn remove_stale_socket(path: &Path) -> Result<(), String> {
+fn remove_stale_socket(path: &Path) -> io::Result<()> {
     let Ok(existing) = fs::symlink_metadata(path) else { return Ok(()) };
     if !existing.file_type().is_socket() {
-        return Err("another kind of file exists at this path".into());
+        return Err(io::Error::other("another kind of file exists at this path"));
     }
     if UnixStream::connect(path).is_ok() {
-        return Err(IN_USE.into());
+        return Err(io::ErrorKind::AddrInUse.into());
     }
-    fs::remove_file(path).map_err(|e| e.to_string())
+    fs::remove_file(path)
 }

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use crate::gateway::Gateway;
 
 pub use limiter::CallerFiles;
-pub use listener::{BindError, Listener, ListeningSocket, NOT_PERMITTED};
+pub use listener::{Audience, BindError, Listener, ListeningSocket};
 pub use metrics::EdgeMetrics;
 pub use server::Server;
 pub use tls::{Tls, TlsError};

@@ -2,7 +2,6 @@
 //! `Server::accept`. Pingora handles neither signals nor the end of the process here: each listener and each connection
 //! holds a receiver of one channel, and the server has ended when no receiver is left.
 
-use std::cell::OnceCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -22,8 +21,8 @@ use pingora_runtime::current_handle;
 use rustix::net::{SocketFlags, acceptfrom_with};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
-use tokio::sync::{oneshot, watch};
-use tokio::time::{sleep, timeout};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::Edge;
@@ -35,29 +34,24 @@ use super::socket::Socket;
 /// How long to wait after a connection could not be accepted, for example at the limit of open files.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// How often `accept` checks whether the listeners accept. A listener that fails does so within microseconds, so one
-/// that is there at two checks in a row has not failed.
-const ACCEPT_CHECK: Duration = Duration::from_millis(2);
-
-/// How long `accept` waits for the listeners. One or two checks suffice even on a busy machine.
-const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// How long Pingora waits before it cuts connections, in seconds: longer than any drain. `process` decides how long
 /// connections get, and ends the process then.
 const GRACE_PERIOD: u64 = 30 * 86_400;
 
 /// The Pingora server, on a thread of its own. That thread is not joined: Pingora sleeps through a whole grace period,
-/// while `has_ended` knows when the last connection has ended.
+/// while `ended` knows when the last connection has ended.
 #[derive(Debug)]
 pub struct Server {
     prepared: Option<oneshot::Receiver<()>>,
     accept: Option<oneshot::Sender<()>>,
+    /// One for each listener that accepts; closed once all do, or have failed.
+    listening: mpsc::Receiver<()>,
     listeners: usize,
     /// The paths of the Unix sockets among the listeners.
     paths: Vec<PathBuf>,
     /// Each listener, and each connection from its accept on, holds a receiver.
     stop: watch::Sender<bool>,
-    /// Cancelled when a listener, or a thread that serves connections, has ended before `stop`.
+    /// Cancelled when a listener has ended before `stop`.
     failed: CancellationToken,
     drain: Arc<Drain>,
     connections: Arc<ConnectionLimiter>,
@@ -87,7 +81,8 @@ impl Server {
             fast_timeout_to_tokio_threshold_seconds: Some(0),
             ..ServerConf::default()
         };
-        let channels = Some((send_prepared, may_accept, stopped));
+        let (accepts, listening) = mpsc::channel(count.max(1));
+        let channels = Some((send_prepared, may_accept, accepts, stopped));
         let service = EdgeService { edge: Arc::new(edge), listeners, channels, failed: failed.clone() };
         std::thread::Builder::new().name("edge".into()).spawn(move || {
             let mut server = PingoraServer::new_with_opt_and_conf(None, conf);
@@ -96,7 +91,7 @@ impl Server {
             server.run(RunArgs { shutdown_signal: Box::new(NoSignal) });
         })?;
         let (prepared, accept) = (Some(prepared), Some(accept));
-        Ok(Server { prepared, accept, listeners: count, paths, stop, failed, drain, connections })
+        Ok(Server { prepared, accept, listening, listeners: count, paths, stop, failed, drain, connections })
     }
 
     /// Waits until [`Server::accept`] is the only step left. `false`: the server has failed.
@@ -121,24 +116,16 @@ impl Server {
         if let Some(accept) = self.accept.take() {
             let _ = accept.send(()); // fails only if the server has ended
         }
-        // Each listener that accepts holds a receiver, and so does the service.
-        let accepting = 1 + self.listeners;
-        let accepts = async {
-            loop {
-                let before = self.stop.receiver_count();
-                tokio::time::sleep(ACCEPT_CHECK).await;
-                let now = self.stop.receiver_count();
-                if now == 0 || before >= accepting && now >= accepting {
-                    return now > 0;
-                }
-            }
-        };
-        timeout(ACCEPT_TIMEOUT, accepts).await.unwrap_or(false)
+        let mut listening = 0;
+        while self.listening.recv().await.is_some() {
+            listening += 1;
+        }
+        listening == self.listeners
     }
 
-    /// Waits until a listener, or a thread that serves connections, has ended, which only a defect causes before a stop.
-    pub async fn failed(&self) {
-        self.failed.cancelled().await;
+    /// Waits until a listener has ended, which only a defect causes before a stop.
+    pub fn failed(&self) -> impl Future<Output = ()> + use<> {
+        self.failed.clone().cancelled_owned()
     }
 
     /// Makes the health path answer 503 from now on, so that balancers send no more requests. Everything else goes on.
@@ -163,14 +150,14 @@ impl Server {
         self.connections.open()
     }
 
-    /// Whether no listener accepts any more and every connection has ended, including those just accepted.
-    pub fn has_ended(&self) -> bool {
-        self.stop.receiver_count() == 0
+    /// Waits until no listener accepts any more and every connection has ended, including those just accepted.
+    pub async fn ended(&self) {
+        self.stop.closed().await;
     }
 }
 
-/// Reports that the service is prepared; lets it accept; tells it to stop.
-type Channels = (oneshot::Sender<()>, oneshot::Receiver<()>, ShutdownWatch);
+/// Reports that the service is prepared; lets it accept; reports each listener that accepts; tells it to stop.
+type Channels = (oneshot::Sender<()>, oneshot::Receiver<()>, mpsc::Sender<()>, ShutdownWatch);
 
 /// Accepts connections on the sockets, and serves each in a task of its own, on any of the service's threads.
 struct EdgeService {
@@ -180,30 +167,10 @@ struct EdgeService {
     failed: CancellationToken,
 }
 
-/// Reports a failure if it is dropped before the drain. A listener holds one, and so does each thread that serves
-/// connections.
-struct FailsIfDropped {
-    drain: Arc<Drain>,
-    failed: CancellationToken,
-}
-
-impl Drop for FailsIfDropped {
-    fn drop(&mut self) {
-        if !self.drain.has_begun() {
-            self.failed.cancel();
-        }
-    }
-}
-
-thread_local! {
-    /// Dropped when the thread ends.
-    static THREAD: OnceCell<FailsIfDropped> = const { OnceCell::new() };
-}
-
 #[async_trait]
 impl Service for EdgeService {
     async fn start_service(&mut self, _: Option<ListenFds>, _pingora: ShutdownWatch, _: usize) {
-        let Some((prepared, may_accept, stop)) = self.channels.take() else { return };
+        let Some((prepared, may_accept, accepts, stop)) = self.channels.take() else { return };
         // The other ends are dropped only when the process ends.
         if prepared.send(()).is_err() || may_accept.await.is_err() {
             return;
@@ -214,25 +181,25 @@ impl Service for EdgeService {
             }
         }
         let accepting = self.listeners.drain(..).map(|listener| {
-            let (edge, stop) = (self.edge.clone(), stop.clone());
-            let failed = self.failed.clone();
-            current_handle().spawn(async move {
-                let (url, _listens) = (listener.url().to_owned(), fails_if_dropped(&edge, &failed));
-                if let Err(error) = accept_until(edge, listener, stop, &failed).await {
+            let (edge, failed, url) = (self.edge.clone(), self.failed.clone(), listener.url().to_owned());
+            let accepts = current_handle().spawn(accept_until(edge.clone(), listener, stop.clone(), accepts.clone()));
+            async move {
+                if let Ok(Err(error)) = accepts.await {
                     tracing::error!(url, %error, "cannot wait for connections");
                 }
-            })
+                if !edge.drain.has_begun() {
+                    failed.cancel();
+                }
+            }
         });
-        join_all(accepting).await;
+        let accepting = join_all(accepting);
+        drop(accepts);
+        accepting.await;
     }
 
     fn name(&self) -> &str {
         "edge"
     }
-}
-
-fn fails_if_dropped(edge: &Edge, failed: &CancellationToken) -> FailsIfDropped {
-    FailsIfDropped { drain: edge.drain.clone(), failed: failed.clone() }
 }
 
 /// Accepts connections until `stop`.
@@ -243,11 +210,13 @@ async fn accept_until(
     edge: Arc<Edge>,
     listener: Listener,
     stop: ShutdownWatch,
-    failed: &CancellationToken,
+    accepts: mpsc::Sender<()>,
 ) -> io::Result<()> {
     let is_unix = listener.is_unix;
     // Tokio's own listeners would register each connection that they accept; its streams wait for any socket.
     let listening = TcpStream::from_std(listener.socket.into())?;
+    let _ = accepts.send(()).await; // fails only if nobody waits for it
+    drop(accepts);
     let mut stopping = stop.clone();
     // An error means that the server is gone, which is a stop as well.
     let mut stopping = pin!(async { drop(stopping.wait_for(|stop| *stop).await) });
@@ -260,11 +229,8 @@ async fn accept_until(
         match accepted {
             // A TCP connection without an address is not served: it would be taken for one over a Unix socket.
             Ok((connection, address)) if is_unix || address.is_some() => {
-                let (edge, stop, failed) = (edge.clone(), stop.clone(), failed.clone());
+                let (edge, stop) = (edge.clone(), stop.clone());
                 current_handle().spawn(async move {
-                    THREAD.with(|thread| {
-                        thread.get_or_init(|| fails_if_dropped(&edge, &failed));
-                    });
                     match Socket::new(connection, is_unix) {
                         Ok(socket) => edge.serve(socket, address, &stop).await,
                         Err(error) => tracing::warn!(%error, "cannot serve a connection"),

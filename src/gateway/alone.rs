@@ -5,6 +5,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use tokio::sync::Notify;
+
 use super::state::Core;
 use super::write::{unknown_for, write_time};
 
@@ -17,15 +19,17 @@ pub struct Alone {
     core: Arc<Core>,
     /// Writes under way.
     writes: AtomicUsize,
+    /// Notified when a write has ended.
+    write_ended: Notify,
 }
 
 /// A write under way, until it is dropped.
 #[derive(Debug)]
-pub(super) struct CountedWrite<'a>(&'a AtomicUsize);
+pub(super) struct CountedWrite<'a>(&'a Alone);
 
 impl Alone {
     pub(super) fn new(core: Arc<Core>) -> Self {
-        Alone { core, writes: AtomicUsize::new(0) }
+        Alone { core, writes: AtomicUsize::new(0), write_ended: Notify::new() }
     }
 
     /// Another process may serve from now on: until [`Alone::end`] nothing is answered from memory, and nothing is kept.
@@ -52,7 +56,7 @@ impl Alone {
 
     /// Counts a write, from before it waits for anything; `None`: none may begin here any more.
     pub(super) fn begin_write(&self) -> Option<CountedWrite<'_>> {
-        let write = CountedWrite(&self.writes);
+        let write = CountedWrite(self);
         (self.writes.fetch_add(1, Ordering::SeqCst) & CLOSED == 0).then_some(write)
     }
 
@@ -61,10 +65,18 @@ impl Alone {
     pub fn end_writes(&self) -> bool {
         matches!(self.writes.compare_exchange(0, CLOSED, Ordering::SeqCst, Ordering::SeqCst), Ok(_) | Err(CLOSED))
     }
+
+    /// Waits until [`Alone::end_writes`] says so.
+    pub async fn writes_ended(&self) {
+        while !self.end_writes() {
+            self.write_ended.notified().await;
+        }
+    }
 }
 
 impl Drop for CountedWrite<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        self.0.writes.fetch_sub(1, Ordering::SeqCst);
+        self.0.write_ended.notify_one();
     }
 }

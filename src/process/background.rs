@@ -1,11 +1,16 @@
-//! The gateway's background tasks. A process in which one of them has ended cannot go on.
+//! The tasks without which the gateway cannot go on. If one of them ends, which only a defect causes, so does the process.
 
+use std::future::pending;
+use std::panic::AssertUnwindSafe;
+use std::process::exit;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
+use futures_util::FutureExt;
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::logs::Logs;
 use crate::cluster::{RedisStream, SharedLimits};
 use crate::gateway::Gateway;
 use crate::store::Store;
@@ -13,82 +18,83 @@ use crate::store::Store;
 /// How long a process that ends waits for Redis to know.
 const LEAVE_WITHIN: Duration = Duration::from_millis(500);
 
-/// The tasks that need the store, and those that share limits with other nodes and hear of their writes; without a store
-/// or a cluster there are none of them.
-#[derive(Debug)]
-pub(super) struct BackgroundTasks {
-    store: Option<StoreTasks>,
-    limits: Option<JoinHandle<()>>,
-    peers: Option<JoinHandle<()>>,
+/// How long the access log, the audit log and the decision record may take to be written after a defect, and how long the
+/// process log after them: the process ends within a second.
+const LOGS_AFTER_DEFECT: Duration = Duration::from_millis(250);
+
+/// Runs a task that never ends by itself. If it does, this logs it, writes the logs to their end, and exits with 1.
+pub(super) fn supervise(name: &'static str, logs: &Logs, task: impl Future<Output = ()> + Send + 'static) {
+    let logs = logs.clone();
+    tokio::spawn(async move {
+        let _ = AssertUnwindSafe(task).catch_unwind().await; // a panic was logged
+        tracing::error!(
+            "{name} has ended by a defect; the process ends now, with exit code 1. Please report it, and start the server \
+             again, as a service manager does by itself"
+        );
+        logs.close(LOGS_AFTER_DEFECT);
+        logs.process.close(LOGS_AFTER_DEFECT);
+        exit(1);
+    });
 }
 
+/// What the gateway's background tasks have to do before the process ends.
 #[derive(Debug)]
-struct StoreTasks {
-    store: Arc<Store>,
-    follower: JoinHandle<()>,
-    usage_flush: JoinHandle<()>,
+pub(super) struct BackgroundTasks {
+    store: Option<Arc<Store>>,
+    /// Whether the other nodes know that this one has left; `None`: there are no others.
+    left: Option<oneshot::Receiver<()>>,
 }
 
 impl BackgroundTasks {
+    /// Starts the tasks that need the store, and those that share limits with other nodes and hear of their writes.
     pub(super) fn start(
         gateway: &Arc<Gateway>,
-        store: Option<&Arc<Store>>,
+        logs: &Logs,
+        store: Option<Arc<Store>>,
         limits: Option<Arc<SharedLimits>>,
         stream: Option<RedisStream>,
     ) -> Self {
-        let limits = limits.map(|limits| {
-            let gateway = gateway.clone();
-            tokio::spawn(async move { limits.run(|| gateway.node_report()).await })
-        });
-        let peers = stream.map(|stream| {
-            let gateway = gateway.clone();
-            tokio::spawn(async move { gateway.follow_peers(&stream).await })
-        });
-        let store = store.map(|store| {
-            let (follows, followed) = (gateway.clone(), store.clone());
-            let (flushes, flushed) = (gateway.clone(), store.clone());
-            StoreTasks {
-                store: store.clone(),
-                follower: tokio::spawn(async move { follows.follower.follow(&followed).await }),
-                usage_flush: tokio::spawn(async move { flushes.usage_flush.run(&flushed).await }),
-            }
-        });
-        BackgroundTasks { store, limits, peers }
-    }
-
-    /// Waits until one of them has ended, which is a defect; returns which one.
-    pub(super) async fn ended(&mut self) -> &'static str {
-        let BackgroundTasks { store, limits, peers } = self;
-        let of_store = async {
-            let Some(StoreTasks { store, follower, usage_flush }) = store else {
-                return std::future::pending().await;
-            };
-            tokio::select! {
-                () = store.writer_ended() => "the thread that writes to the store has ended",
-                _ = follower => "the task that follows the store's changes has ended",
-                _ = usage_flush => "the task that keeps the counts of keys has ended",
-            }
-        };
-        tokio::select! {
-            ended = of_store => ended,
-            Some(_) = async { Some(limits.as_mut()?.await) } => "the task that shares limits with other nodes has ended",
-            Some(_) = async { Some(peers.as_mut()?.await) } => "the task that hears of other nodes' writes has ended",
+        if let Some(store) = &store {
+            let (writes, follows, flushes) =
+                (store.clone(), (gateway.clone(), store.clone()), (gateway.clone(), store.clone()));
+            supervise("the thread that writes to the store", logs, async move { writes.writer_ended().await });
+            supervise("the task that follows the store's changes", logs, async move {
+                follows.0.follower.follow(&follows.1).await;
+            });
+            supervise("the task that keeps the counts of keys", logs, async move {
+                flushes.0.usage_flush.run(&flushes.1).await;
+            });
         }
+        if let Some(stream) = stream {
+            let gateway = gateway.clone();
+            supervise("the task that hears of other nodes' writes", logs, async move {
+                gateway.follow_peers(&stream).await;
+            });
+        }
+        let left = limits.map(|limits| {
+            let ((leaves, left), gateway) = (oneshot::channel(), gateway.clone());
+            supervise("the task that shares limits with other nodes", logs, async move {
+                limits.run(|| gateway.node_report()).await;
+                let _ = leaves.send(()); // nobody waits for it after its time
+                pending().await
+            });
+            left
+        });
+        BackgroundTasks { store, left }
     }
 
-    /// Tells the other nodes that this process stops, and writes the last
-    /// counts of keys to the store within `limit` (`None`: neither of these two).
-    pub(super) async fn finish(&mut self, gateway: &Gateway, limit: Option<Duration>) {
+    /// Tells the other nodes that this process stops, and writes the last counts of keys to the store within `limit`.
+    pub(super) async fn finish(self, gateway: &Gateway, limit: Duration) {
         // Where a write is still under way, the others are to take this node for one that ended without a word.
-        if let (Some(peers), Some(_), true) = (gateway.peers(), limit, gateway.alone.end_writes()) {
+        if let (Some(peers), true) = (gateway.peers(), gateway.alone.end_writes()) {
             peers.bus.leave().await;
         }
-        if let (Some(tasks), Some(limit)) = (&self.store, limit) {
-            gateway.usage_flush.finish(&tasks.store, limit).await;
+        if let Some(store) = &self.store {
+            gateway.usage_flush.finish(store, limit).await;
         }
-        if let (Some(task), Some(limits), Some(_)) = (&mut self.limits, gateway.shared_limits(), limit) {
+        if let (Some(left), Some(limits)) = (self.left, gateway.shared_limits()) {
             limits.set_state(None);
-            let _ = timeout(LEAVE_WITHIN, task).await; // the others hear no more of it in any case
+            let _ = timeout(LEAVE_WITHIN, left).await; // the others hear no more of it in any case
         }
     }
 }

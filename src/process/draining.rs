@@ -1,14 +1,19 @@
 //! The third stage of a process: it accepts no more connections, finishes the requests under way, and writes what only
 //! this process knows to the store and the logs.
 
-use std::time::{Duration, Instant};
+use std::convert::Infallible;
+use std::future::pending;
+use std::time::Duration;
 
-use super::ProcessError;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::handover::HandoverTask;
+use super::logs::Logs;
 use super::serving::{Serving, StopReason};
+use super::signals::StopSignals;
+use crate::edge::Server;
+use crate::gateway::Gateway;
 use crate::telemetry::CLOSE_TIMEOUT;
-
-/// How often a drain checks whether it has ended.
-const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// How long idle connections stay open. Meanwhile a request that is on its way arrives, and its answer announces the end
 /// of the connection.
@@ -21,13 +26,6 @@ const LAST_WRITES: Duration = Duration::from_millis(100);
 /// last answer. The successor holds its own decisions in memory meanwhile.
 const RECORD_AFTER_HANDOVER: Duration = Duration::from_millis(500);
 
-/// How long requests under way may take after a background task has ended: the process ends within a second.
-const AFTER_DEFECT: Duration = Duration::from_millis(300);
-
-/// How long the access log, the audit log and the decision record may take after it, all together; `LOG_AFTER_DEFECT`
-/// comes after that.
-const LOGS_AFTER_DEFECT: Duration = Duration::from_millis(250);
-
 /// How long the last counts of keys may take to be written, within `server.drain_timeout`: longer than the 2 s for
 /// which a write waits for another process's lock.
 const LAST_COUNTS: Duration = Duration::from_millis(2500);
@@ -39,87 +37,60 @@ const LAST_COUNTS_AT_LEAST: Duration = Duration::from_millis(500);
 pub(super) struct Draining {
     pub(super) reason: StopReason,
     pub(super) process: Serving,
-}
-
-/// How the wait for the connections ended.
-enum Drained {
-    AllClosed,
-    TimedOut,
-    /// By another stop signal.
-    Stopped,
+    pub(super) stop_signals: StopSignals,
 }
 
 impl Draining {
-    /// Finishes what is under way. The result is the process's.
-    pub(super) async fn finish(mut self) -> Result<(), ProcessError> {
-        let drain_timeout = self.process.gateway.state().config.server.drain_timeout;
-        let limit = if self.reason.is_defect() { drain_timeout.min(AFTER_DEFECT) } else { drain_timeout };
-        let deadline = Instant::now() + limit;
-        self.process.server.begin_drain(self.reason.is_handed_over());
-        let drained = self.wait(deadline).await;
-        let Serving { gateway, server, background, .. } = &mut self.process;
-        let connections = server.connections();
-        match drained {
-            Drained::AllClosed => {}
-            Drained::TimedOut => {
-                tracing::warn!(connections, "server.drain_timeout has passed; these connections are cut")
-            }
-            Drained::Stopped => tracing::warn!(connections, "another stop signal; these connections are cut"),
+    /// Finishes what is under way, within `server.drain_timeout` or until another stop signal.
+    pub(super) async fn finish(mut self) {
+        let Serving { gateway, server, logs, background, mut handover, admin } = self.process;
+        let deadline = Instant::now() + gateway.state().config.server.drain_timeout;
+        let handed_over = self.reason != StopReason::Signal;
+        server.begin_drain(handed_over);
+        let cut = tokio::select! {
+            biased;
+            () = server.ended() => None,
+            () = another_stop(&mut self.stop_signals, handed_over) => Some("another stop signal"),
+            () = sleep_until(deadline) => Some("server.drain_timeout has passed"),
+            never = meanwhile(&gateway, &server, &logs, handover.as_mut().filter(|_| handed_over)) => match never {},
+        };
+        if let Some(why) = cut {
+            tracing::warn!(connections = server.connections(), "{why}; these connections are cut");
+        }
+        if let Some(handover) = handover.as_mut().filter(|_| handed_over && gateway.alone.end_writes()) {
+            handover.done(gateway.alone.unsettled());
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        let limit = (!self.reason.is_defect()).then(|| left.clamp(LAST_COUNTS_AT_LEAST, LAST_COUNTS));
-        background.finish(gateway, limit).await;
-        // After a defect an admin's request is not waited for: the process ends within a second.
-        if let Some(admin) = self.process.admin.0.take().filter(|_| !self.reason.is_defect()) {
+        background.finish(&gateway, left.clamp(LAST_COUNTS_AT_LEAST, LAST_COUNTS)).await;
+        if let Some(admin) = admin.0 {
             admin.stop().await;
         }
-        self.process.logs.close(if self.reason.is_defect() { LOGS_AFTER_DEFECT } else { CLOSE_TIMEOUT });
-        match self.reason {
-            StopReason::Signal | StopReason::HandedOver { .. } => Ok(()),
-            StopReason::TaskEnded { .. } => Err(ProcessError::Defect),
-        }
+        logs.close(CLOSE_TIMEOUT);
     }
+}
 
-    /// Waits until every connection has ended, the deadline has passed, or a signal ends the wait.
-    async fn wait(&mut self, mut deadline: Instant) -> Drained {
-        let handed_over = self.reason.is_handed_over();
-        let Serving { gateway, server, logs, background, handover, stop_signals, .. } = &mut self.process;
-        let begin = Instant::now();
-        let close_idle_at = deadline.min(begin + IDLE_TIME);
-        let mut open_record = logs.decisions.clone().filter(|_| handed_over);
-        // Whoever stops the service signals this process as well, and the first signal after a hand-over changes nothing.
-        let mut signals_left = if handed_over { 2 } else { 1 };
-        loop {
-            tokio::select! {
-                () = tokio::time::sleep(CHECK_INTERVAL) => {}
-                task = background.ended(), if !self.reason.is_defect() => {
-                    self.reason = StopReason::TaskEnded { task };
-                    self.reason.log(server.connections());
-                    deadline = deadline.min(Instant::now() + AFTER_DEFECT);
-                }
-                () = stop_signals.recv() => signals_left -= 1,
-            }
-            if Instant::now() >= close_idle_at {
-                server.close_idle();
-            }
-            if let Some(record) = open_record.take_if(|_| begin.elapsed() >= RECORD_AFTER_HANDOVER) {
-                // Later decisions of this process are not recorded.
-                record.begin_close();
-            }
-            let is_quiet = server.has_ended() || Instant::now() >= close_idle_at + LAST_WRITES;
-            if let Some(handover) = handover.as_mut().filter(|_| handed_over && is_quiet && gateway.alone.end_writes())
-            {
-                handover.done(gateway.alone.unsettled());
-            }
-            if server.has_ended() {
-                return Drained::AllClosed;
-            }
-            if signals_left == 0 {
-                return Drained::Stopped;
-            }
-            if Instant::now() >= deadline && (!server.has_ended() || self.reason.is_defect()) {
-                return Drained::TimedOut;
-            }
-        }
+/// Waits for the signal that ends the drain. Whoever stops the service signals a process that has handed over as well, and
+/// that first signal changes nothing.
+async fn another_stop(signals: &mut StopSignals, handed_over: bool) {
+    if handed_over {
+        signals.recv().await;
     }
+    signals.recv().await;
+}
+
+/// Takes the steps of a drain, each at its time. `handover`: that to the process that has taken over.
+async fn meanwhile(gateway: &Gateway, server: &Server, logs: &Logs, handover: Option<&mut HandoverTask>) -> Infallible {
+    let close_idle_at = Instant::now() + IDLE_TIME;
+    if let (Some(record), Some(_)) = (&logs.decisions, &handover) {
+        sleep(RECORD_AFTER_HANDOVER).await;
+        record.begin_close(); // later decisions of this process are not recorded
+    }
+    sleep_until(close_idle_at).await;
+    server.close_idle();
+    sleep(LAST_WRITES).await;
+    if let Some(handover) = handover {
+        gateway.alone.writes_ended().await;
+        handover.done(gateway.alone.unsettled());
+    }
+    pending().await
 }

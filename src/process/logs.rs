@@ -1,5 +1,5 @@
-//! The logs that requests are written to: the access log, the record of decisions, the audit log, and the export of
-//! traces.
+//! The logs: the process log, and those that requests are written to: the access log, the record of decisions, the audit
+//! log, and the export of traces.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,10 +13,12 @@ use crate::clock::Clock;
 use crate::config::{Decisions, Log};
 #[cfg(feature = "otlp")]
 use crate::telemetry::TraceExport;
-use crate::telemetry::{AccessLog, DecisionLog, Observer};
+use crate::telemetry::{AccessLog, DecisionLog, Observer, ProcessLog};
 
 #[derive(Clone, Debug)]
 pub(super) struct Logs {
+    /// Open since before the others, and closed after them.
+    pub(super) process: Arc<ProcessLog>,
     access: Option<Arc<AccessLog>>,
     pub(super) decisions: Option<Arc<DecisionLog>>,
     pub(super) audit: Option<Arc<AuditLog>>,
@@ -26,7 +28,12 @@ pub(super) struct Logs {
 
 impl Logs {
     /// Opens the logs that are configured. `has_predecessor`: another process still writes the record of decisions.
-    pub(super) fn open(config: &Log, has_predecessor: bool, clock: &Clock) -> Result<Self, ProcessError> {
+    pub(super) fn open(
+        process: Arc<ProcessLog>,
+        config: &Log,
+        has_predecessor: bool,
+        clock: &Clock,
+    ) -> Result<Self, ProcessError> {
         let access = AccessLog::open(&config.access, config.json)
             .map_err(|e| ProcessError::Failed(format!("log.access cannot be opened: {e}")))?;
         let open = if has_predecessor { DecisionLog::open_as_successor } else { DecisionLog::open };
@@ -42,6 +49,7 @@ impl Logs {
         #[cfg(feature = "otlp")]
         let traces = config.otlp.as_ref().map(TraceExport::start).transpose();
         Ok(Logs {
+            process,
             access: access.map(Arc::new),
             decisions: decisions.map(Arc::new),
             audit: audit.map(Arc::new),
@@ -73,7 +81,7 @@ impl Logs {
         }
     }
 
-    /// Writes what is left, within this time. One that hangs takes none of it from the others.
+    /// Writes what is left to all but the process log, within this time. One that hangs takes none of it from the others.
     pub(super) fn close(&self, within: Duration) {
         let deadline = Instant::now() + within;
         self.decisions.iter().for_each(|decisions| decisions.begin_close());

@@ -8,7 +8,7 @@ use super::ProcessError;
 use super::startup::{load_keys, start_origin};
 use crate::clock::Clock;
 use crate::config::{Config, Listen, OriginKind};
-use crate::edge::{CallerFiles, Edge, Listener, Server};
+use crate::edge::{Audience, CallerFiles, Edge, Listener, Server};
 use crate::gateway::{Gateway, State};
 use crate::origin;
 use crate::telemetry::Observer;
@@ -34,7 +34,8 @@ impl LoopbackGateway {
             OriginKind::Builtin => None,
         };
         let any_port = Listen::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-        let listener = Listener::bind(&any_port, false, &mut Vec::new()).map_err(|e| failed(&e.to_string()))?;
+        let listener = Listener::bind(Audience::Callers, &any_port, false, false, &mut Vec::new())
+            .map_err(|e| failed(&e.to_string()))?;
         let address = listener.url().trim_start_matches("http://").parse().map_err(|_| failed("it has no address"))?;
         let clock = Clock::system();
         let (keys, key_list, day_counts) = load_keys(&config, None, None, &clock).await?;

@@ -4,7 +4,7 @@
 //! of a request are in `gateway`, and the network is in `edge`.
 
 mod admin; // the admin listener
-mod background; // the gateway's background tasks
+mod background; // the tasks without which a process cannot go on
 mod demo; // serve --demo
 mod draining; // from the reason to end to the process's end
 pub mod handover; // one process takes over from another
@@ -19,12 +19,15 @@ mod startup; // from the arguments to the ready lines
 mod systemd; // sd_notify
 mod watch; // changes of files
 
-use std::path::PathBuf;
-use std::time::Duration;
+use std::env::current_dir;
+use std::future::pending;
+use std::path::{PathBuf, absolute};
+use std::sync::Arc;
 
-use crate::config::{self, LoadError};
+use tokio::runtime::Builder;
+
+use crate::config::{self, LoadError, Loaded};
 use crate::keys::hide_keys;
-use crate::runtime;
 use crate::store::StoreError;
 use crate::telemetry::{self, CLOSE_TIMEOUT};
 
@@ -33,21 +36,12 @@ pub use signals::HeldSignals;
 
 use demo::Demo;
 use serving::StopReason;
+use signals::{ReloadSignals, StopSignals};
 use startup::Startup;
 use watch::FileWatch;
 
-/// Threads besides those of `server.threads`, which are as many for requests and for handshakes: of the logs, the store and
-/// its copy for admins, the follower, the admin listener and the runtimes 30 at most.
-const OTHER_THREADS: usize = 32;
-
-/// Those of them that write the process log and close it.
-const LOG_THREADS: usize = 3;
-
 /// Open files without which no server starts: those of the runtimes, listeners, store and logs, before any connection.
 const LEAST_FILES: u64 = 256;
-
-/// How long the process log may take to be written after a defect.
-const LOG_AFTER_DEFECT: Duration = Duration::from_millis(250);
 
 /// Why the process ends with another exit code than 0.
 #[derive(Debug, thiserror::Error)]
@@ -61,15 +55,12 @@ pub enum ProcessError {
     /// The process log names the reason already.
     #[error("the log names the reason")]
     Logged { exit_code: u8 },
-    /// The process log names a defect, because of which the process ends within a second. Exit code 1.
-    #[error("the log names a defect")]
-    Defect,
 }
 
 impl ProcessError {
     pub fn exit_code(&self) -> u8 {
         match self {
-            ProcessError::Failed(_) | ProcessError::Defect => 1,
+            ProcessError::Failed(_) => 1,
             ProcessError::Unusable(_) => 2,
             ProcessError::Logged { exit_code } => *exit_code,
         }
@@ -88,69 +79,98 @@ impl From<StoreError> for ProcessError {
     }
 }
 
-/// Runs the gateway until a signal, a hand-over or a defect ends it. `config_path`: the configuration file that the
-/// command line gives, if it gives one. `held`: the signals that are held back since the process began.
+/// Runs the gateway until a signal or a hand-over ends it. `config_path`: the configuration file that the command line
+/// gives, if it gives one. `held`: the signals that are held back since the process began.
 ///
 /// # Errors
-/// Why it could not start, or had to end.
+/// Why it could not start.
 pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) -> Result<(), ProcessError> {
-    can_open_files()?;
-    let runtime =
-        runtime::single_threaded().map_err(|e| ProcessError::Failed(format!("cannot start a runtime: {e}")))?;
+    let open_files = raise_file_limit()?;
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| ProcessError::Failed(format!("cannot start a runtime: {e}")))?;
     // Before all that takes time, and before there are other threads, which would hold the signals back as well.
-    let (sighup, sigusr1, _file_too_long) = runtime
-        .block_on(async { Ok::<_, ProcessError>((signals::sighup()?, signals::sigusr1()?, signals::sigxfsz()?)) })?;
+    let reload_signals = runtime.block_on(async { ReloadSignals::register() })?;
     drop(held);
     // Watched before it is read, so that no later change is missed.
     let config_watch = FileWatch::new([reload::config_file(config_path.as_deref())]);
-    let mut loaded = config::load(config_path.as_deref())?;
-    let can_start = |threads| runtime::can_start_threads(threads).map_err(|e| ProcessError::Failed(e.to_string()));
-    // Parts of the process panic where they find none. Without those of the log, its format is that of no error.
-    let has_threads = can_start(2 * loaded.config.server.threads + OTHER_THREADS);
-    can_start(LOG_THREADS)?;
-    let (json, log_writer) = (loaded.config.log.json, telemetry::init(&loaded.config.log));
+    let demo = demo.then(Demo::prepare).transpose()?.map(Arc::new);
+    let (loaded, sockets) = match &demo {
+        Some(demo) => demo.settings()?,
+        None => (config::load(config_path.as_deref())?, Vec::new()),
+    };
+    let json = loaded.config.log.json;
+    let log = Arc::new(telemetry::init(&loaded.config.log));
     telemetry::log_panics();
-    let demo = has_threads.and_then(|()| if demo { Demo::prepare(&mut loaded).map(Some) } else { Ok(None) });
-    let result = demo.and_then(|demo| {
-        let result = runtime.block_on(async {
-            let startup = Startup { config_path, loaded, config_watch, demo: demo.as_ref() };
-            let Some((serving, reloader)) = startup.run().await? else { return Ok(()) };
-            let reload = async {
-                match reloader {
-                    Some(reloader) => reloader.run(sighup).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let reopen = serving.logs.clone().reopen_at(sigusr1);
-            tokio::select! {
-                result = async { serving.run().await.finish().await } => result,
-                // Files are followed until the process ends: a key that is taken out of its file is refused however
-                // long a drain takes. A file that cannot be read to its end delays no stop.
-                never = reload => match never {},
-                never = reopen => match never {},
-            }
-        });
-        // Does not wait for the resolution of a name. The tasks that hold a demo's store end before its folder goes.
-        runtime.shutdown_background();
-        result
+    let result = runtime.block_on(async {
+        log_start(&loaded, demo.is_some());
+        let inputs = preflight::check(&loaded)?;
+        let shadow = loaded.config.limits.shadow_warning().map(str::to_owned);
+        let warnings = loaded.warnings.iter().map(ToString::to_string).chain(shadow);
+        warnings.chain(inputs.warnings(&loaded.config)).for_each(|warning| tracing::warn!("{warning}"));
+        let (demo, log) = (demo.clone(), log.clone());
+        let startup = Startup { config_path, loaded, inputs, config_watch, demo, sockets, log, open_files };
+        start_and_serve(startup, reload_signals).await
     });
+    // Does not wait for the resolution of a name. The tasks that hold a demo's store end before its folder goes.
+    runtime.shutdown_background();
     let result = result.map_err(|error| {
-        if !json || matches!(error, ProcessError::Logged { .. } | ProcessError::Defect) {
+        if !json {
             return error;
         }
         tracing::error!("{}", hide_keys(&error.to_string()));
         ProcessError::Logged { exit_code: error.exit_code() }
     });
-    log_writer.close(if let Err(ProcessError::Defect) = result { LOG_AFTER_DEFECT } else { CLOSE_TIMEOUT });
+    log.close(CLOSE_TIMEOUT);
     result
 }
 
-/// Reports an error where the system lets this process open too few files, of which its parts report many others.
-fn can_open_files() -> Result<(), ProcessError> {
-    match rlimit::increase_nofile_limit(LEAST_FILES) {
-        Ok(limit) if limit < LEAST_FILES => Err(ProcessError::Failed(format!(
-            "the limit of open files is {limit}; raise it (ulimit -n, LimitNOFILE) to {LEAST_FILES} at least"
-        ))),
-        _ => Ok(()), // whether it is enough for the connections is told later
+/// Runs the three stages. Until the start is done, a stop signal ends the process at once.
+async fn start_and_serve(startup: Startup, signals: ReloadSignals) -> Result<(), ProcessError> {
+    let mut stop_signals = StopSignals::register()?;
+    let built = tokio::select! {
+        biased;
+        () = stop_signals.recv() => return Ok(()),
+        built = startup.run() => built?,
+    };
+    let (serving, reloader) = built.serve().await?;
+    let ReloadSignals { sighup, sigusr1, .. } = signals;
+    let reload = async {
+        match reloader {
+            Some(reloader) => reloader.run(sighup).await,
+            None => pending().await,
+        }
+    };
+    let reopen = serving.logs.clone().reopen_at(sigusr1);
+    tokio::select! {
+        () = async { serving.run(stop_signals).await.finish().await } => Ok(()),
+        // Files are followed until the process ends: a key that is taken out of its file is refused however long a drain
+        // takes. A file that cannot be read to its end delays no stop.
+        never = reload => match never {},
+        never = reopen => match never {},
     }
+}
+
+/// The first line of a start: what runs, and by which configuration.
+fn log_start(loaded: &Loaded, is_demo: bool) {
+    let config = match &loaded.path {
+        Some(path) => absolute(path).unwrap_or_else(|_| path.clone()).display().to_string(),
+        None if is_demo => "the demo's own settings".to_owned(),
+        None => {
+            let folder = current_dir().unwrap_or_default();
+            format!("no {} in {}; using the defaults", config::DEFAULT_FILE, folder.display())
+        }
+    };
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), config, hash = %loaded.config.hash, "guildgate starts");
+}
+
+/// Lets the process open as many files as the system permits, and says how many those are.
+fn raise_file_limit() -> Result<u64, ProcessError> {
+    let limit = rlimit::increase_nofile_limit(u64::MAX);
+    let limit = limit.map_err(|e| ProcessError::Failed(format!("cannot raise the limit of open files: {e}")))?;
+    if limit < LEAST_FILES {
+        return Err(ProcessError::Failed(format!(
+            "the limit of open files is {limit}; raise it (ulimit -n, LimitNOFILE) to {LEAST_FILES} at least"
+        )));
+    }
+    Ok(limit)
 }

@@ -4,12 +4,11 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rustix::fs::{Access as Permission, PROC_SUPER_MAGIC, access, statfs};
-use socket2::{Domain, Socket, Type};
+use rustix::fs::{Access as Permission, access};
 
 use super::ProcessError;
 use crate::admin::Tokens;
@@ -17,14 +16,11 @@ use crate::config::{
     Access, AdminListener, Config, Keys, Listen, Loaded, OriginKind, PemFile, PostgresTls, SettingFault, StoreAt,
     TokenSource,
 };
-use crate::edge::NOT_PERMITTED;
+use crate::files::folder_of;
 use crate::keys::{KeyFileError, ListedKey, read_key_file};
 use crate::origin;
 use crate::telemetry::decisions::{RecordError, RecordReader};
 use crate::tls::Certificate;
-
-/// The type of /sys, as statfs(2) returns it.
-const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
 
 /// What the files that the configuration names contain.
 #[derive(Debug, Default)]
@@ -37,6 +33,19 @@ pub struct Inputs {
     pub upstream_tls: Option<origin::Tls>,
     /// The keys of the key file, where there is one.
     pub keys: Option<Vec<ListedKey>>,
+}
+
+impl Inputs {
+    /// What the operator should know of these files, and need not change.
+    pub fn warnings(&self, config: &Config) -> Vec<String> {
+        let certificates = [&self.certificate, &self.admin_certificate].into_iter().flatten();
+        let mut warnings: Vec<String> = certificates.filter_map(|certificate| certificate.warning.clone()).collect();
+        warnings.extend(config.admin.listener.iter().flat_map(Tokens::warnings));
+        if let (Keys::File(path), Some([])) = (&config.keys, self.keys.as_deref()) {
+            warnings.push(format!("{}: the key file holds no key, so every request is refused", path.display()));
+        }
+        warnings
+    }
 }
 
 /// Why the files cannot be used.
@@ -102,13 +111,12 @@ impl Inputs {
 pub fn check(loaded: &Loaded) -> Result<Inputs, ProcessError> {
     let config = &loaded.config;
     let mut faults = Vec::new();
-    let outputs = outputs(config);
-    for output in &outputs {
-        faults.extend(output.fault().map(|why| SettingFault::new(&output.setting, why)));
+    for (setting, path, kind) in outputs(config) {
+        faults.extend(fault_of(path, kind).map(|why| SettingFault::new(&setting, why)));
     }
     for (setting, address) in tcp_addresses(config) {
-        // That another process or user has the port is no fault of the configuration.
-        if let Err(error) = bind(SocketAddr::new(address.ip(), 0))
+        // On any port: that another process or user has this one is no fault of the configuration.
+        if let Err(error) = TcpListener::bind((address.ip(), 0))
             && error.kind() == io::ErrorKind::AddrNotAvailable
         {
             faults.push(SettingFault::new(&setting, format!("{address} is no address of this machine: {error}")));
@@ -120,32 +128,10 @@ pub fn check(loaded: &Loaded) -> Result<Inputs, ProcessError> {
     {
         faults.push(SettingFault { setting: "origin.store".to_owned(), message: fault.to_string(), ..fault });
     }
-    add_shared_files(loaded, &outputs, &mut faults);
     Inputs::read(loaded, config, None, faults).map_err(|unusable| ProcessError::Unusable(unusable.reason))
 }
 
-/// Checks that this user may listen on the ports. `check` alone does so: `serve` may receive the sockets from its
-/// predecessor, and reports the same fault where it binds them. Sockets are bound without listening, in a way that lets
-/// others bind the same port.
-///
-/// # Errors
-/// Every port that is not permitted, as [`ProcessError::Unusable`].
-pub fn check_ports(loaded: &Loaded) -> Result<(), ProcessError> {
-    let is_forbidden = |address| bind(address).is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied);
-    let forbidden = tcp_addresses(&loaded.config).filter(|(_, address)| is_forbidden(*address));
-    let faults: Vec<SettingFault> = forbidden
-        .map(|(setting, address)| SettingFault::new(&setting, format!("cannot listen on {address}: {NOT_PERMITTED}")))
-        .collect();
-    if faults.is_empty() { Ok(()) } else { Err(ProcessError::Unusable(loaded.faults(&faults).to_string())) }
-}
-
-/// A file or socket that the server writes or makes.
-struct Output<'c> {
-    setting: String,
-    path: &'c Path,
-    kind: OutputKind,
-}
-
+/// What the server writes or makes at a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OutputKind {
     /// An SQLite file. The store itself checks everything but the folder.
@@ -155,11 +141,11 @@ enum OutputKind {
     Socket,
 }
 
-fn outputs(config: &Config) -> Vec<Output<'_>> {
+fn outputs(config: &Config) -> Vec<(String, &Path, OutputKind)> {
     let mut outputs = Vec::new();
-    let mut add = |setting: &str, path, kind| outputs.push(Output { setting: setting.to_owned(), path, kind });
+    let mut add = |setting: &str, path, kind| outputs.push((setting.to_owned(), path, kind));
     if let (true, StoreAt::Sqlite(path)) = (config.needs_store(), &config.origin.store) {
-        add("origin.store", path, OutputKind::Store);
+        add("origin.store", path.as_path(), OutputKind::Store);
     }
     if let Access::File(path) = &config.log.access {
         add("log.access", path, OutputKind::File);
@@ -195,103 +181,37 @@ fn tcp_addresses(config: &Config) -> impl Iterator<Item = (String, SocketAddr)> 
     server.chain(admin)
 }
 
-impl Output<'_> {
-    /// Why it cannot be made or written.
-    fn fault(&self) -> Option<String> {
-        let path = self.path;
-        missing_folder(path).or_else(|| match self.kind {
-            OutputKind::Store => None,
-            OutputKind::File => not_writable(path),
-            OutputKind::DecisionRecord => not_writable(path).or_else(|| other_than_record(path)),
-            OutputKind::Socket => {
-                let is_other = fs::symlink_metadata(path).is_ok_and(|file| !file.file_type().is_socket());
-                is_other.then(|| format!("{} exists and is not a socket; name another path", path.display()))
-            }
-        })
+/// Why an output cannot be made or written.
+fn fault_of(path: &Path, kind: OutputKind) -> Option<String> {
+    let (folder, shown) = (folder_of(path), path.display());
+    if !folder.is_dir() {
+        let folder = folder.display();
+        return Some(format!("the folder of {shown} does not exist; make it (mkdir -p {folder})"));
     }
-}
-
-fn missing_folder(path: &Path) -> Option<String> {
-    let folder = folder_of(path);
-    let (path, shown) = (path.display(), folder.display());
-    (!folder.is_dir()).then(|| format!("the folder of {path} does not exist; make it (mkdir -p {shown})"))
-}
-
-fn not_writable(path: &Path) -> Option<String> {
-    if path.is_dir() {
-        return Some(format!("{} is a folder; name a file in it", path.display()));
+    match kind {
+        OutputKind::Store => None,
+        OutputKind::Socket => {
+            let is_other = fs::symlink_metadata(path).is_ok_and(|file| !file.file_type().is_socket());
+            is_other.then(|| format!("{shown} exists and is not a socket; name another path"))
+        }
+        _ if path.is_dir() => Some(format!("{shown} is a folder; name a file in it")),
+        OutputKind::DecisionRecord if path.exists() && !path.is_file() => Some(format!("{shown} is not a file")),
+        OutputKind::File | OutputKind::DecisionRecord => {
+            let written = if path.exists() { path } else { folder.as_path() };
+            let error = access(written, Permission::WRITE_OK).err().map(io::Error::from);
+            let fault = error.map(|error| format!("{} cannot be written: {error}", written.display()));
+            fault.or_else(|| (kind == OutputKind::DecisionRecord).then(|| other_than_record(path)).flatten())
+        }
     }
-    let written = if path.exists() { path } else { folder_of(path) };
-    let shown = written.display();
-    // Every user may write to folders of /proc and /sys, but no file can be made there.
-    let is_kernel = || statfs(written).is_ok_and(|fs| [PROC_SUPER_MAGIC, SYSFS_MAGIC].contains(&fs.f_type));
-    if !path.exists() && is_kernel() {
-        return Some(format!("{shown} cannot hold it: no file can be made there"));
-    }
-    let error = access(written, Permission::WRITE_OK).err()?;
-    Some(format!("{shown} cannot be written: {}", io::Error::from(error)))
 }
 
 /// Why the server cannot append to an existing file as its record of decisions. It moves a damaged record away by
 /// itself.
 fn other_than_record(path: &Path) -> Option<String> {
-    let file = fs::metadata(path).ok()?;
-    if !file.is_file() {
-        return Some(format!("{} is not a file", path.display()));
-    }
-    let mut reader = RecordReader::new(BufReader::new(File::open(path).ok()?), file.len(), path);
-    match reader.next_block() {
+    let file = File::open(path).ok()?;
+    let length = file.metadata().ok()?.len();
+    match RecordReader::new(BufReader::new(file), length, path).next_block() {
         Err(error @ (RecordError::OtherKind(_) | RecordError::OtherVersion { .. })) => Some(error.to_string()),
         _ => None,
     }
-}
-
-/// Adds a fault for each output that another setting names too: the content of one of them would be lost.
-fn add_shared_files(loaded: &Loaded, outputs: &[Output<'_>], faults: &mut Vec<SettingFault>) {
-    let config = &loaded.config;
-    let mut inputs: Vec<(&str, &Path)> = Vec::new();
-    inputs.extend(loaded.path.iter().map(|path| ("this file", path.as_path())));
-    if let Keys::File(path) = &config.keys {
-        inputs.push(("`keys.file`", path));
-    }
-    if let Some(tls) = &config.server.tls {
-        inputs.push(("`server.tls.certificate`", &tls.certificate));
-        inputs.push(("`server.tls.private_key`", &tls.private_key));
-    }
-    if let OriginKind::Http(upstreams) = &config.origin.kind {
-        inputs.extend(upstreams.tls.files().map(|path| ("`origin.tls`", path.as_path())));
-    }
-    let mut named: Vec<(String, PathBuf)> =
-        inputs.into_iter().map(|(setting, path)| (setting.to_owned(), canonical(path))).collect();
-    for output in outputs {
-        let path = canonical(output.path);
-        let has_fault = faults.iter().any(|fault| fault.setting == output.setting);
-        if let Some((other, _)) = named.iter().find(|(_, other)| *other == path)
-            && !has_fault
-        {
-            let why = format!("{} is {other} already; name another file", path.display());
-            faults.push(SettingFault::new(&output.setting, why));
-        }
-        named.push((format!("`{}`", output.setting), path));
-    }
-}
-
-/// The same path for every way to write it, whether or not the file exists.
-fn canonical(path: &Path) -> PathBuf {
-    fs::canonicalize(path).unwrap_or_else(|_| {
-        let folder = fs::canonicalize(folder_of(path)).unwrap_or_else(|_| folder_of(path).to_owned());
-        path.file_name().map_or_else(|| path.to_owned(), |name| folder.join(name))
-    })
-}
-
-fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// Binds the address without listening on it, and lets others bind it too.
-fn bind(address: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-    socket.set_reuse_address(true)?;
-    socket.bind(&address.into())?;
-    Ok(socket)
 }

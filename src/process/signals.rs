@@ -1,8 +1,6 @@
 //! The signals of a running server: SIGTERM and SIGINT end it, SIGHUP asks for a reload, SIGUSR1 reopens the logs. Once a
 //! signal is registered, it no longer ends the process by itself. Those that come before are held back (`HeldSignals`).
 
-use std::io;
-
 use nix::sys::signal::{SigSet, SigmaskHow, Signal as Number};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -32,23 +30,27 @@ impl Drop for HeldSignals {
     }
 }
 
-fn failed(error: io::Error) -> ProcessError {
-    ProcessError::Failed(format!("cannot listen for signals: {error}"))
+fn listen(kind: SignalKind) -> Result<Signal, ProcessError> {
+    signal(kind).map_err(|e| ProcessError::Failed(format!("cannot listen for signals: {e}")))
 }
 
-/// SIGHUP, from now on.
-pub(super) fn sighup() -> Result<Signal, ProcessError> {
-    signal(SignalKind::hangup()).map_err(failed)
+/// The signals that end nothing.
+pub(super) struct ReloadSignals {
+    pub(super) sighup: Signal,
+    pub(super) sigusr1: Signal,
+    /// SIGXFSZ: a write beyond `ulimit -f` fails, as on a full disk.
+    _file_too_long: Signal,
 }
 
-/// SIGUSR1, from now on.
-pub(super) fn sigusr1() -> Result<Signal, ProcessError> {
-    signal(SignalKind::user_defined1()).map_err(failed)
-}
-
-/// SIGXFSZ, from now on: a write beyond `ulimit -f` fails, as on a full disk, and does not end the process.
-pub(super) fn sigxfsz() -> Result<Signal, ProcessError> {
-    signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw())).map_err(failed)
+impl ReloadSignals {
+    /// Registers them, from now on.
+    pub(super) fn register() -> Result<Self, ProcessError> {
+        Ok(ReloadSignals {
+            sighup: listen(SignalKind::hangup())?,
+            sigusr1: listen(SignalKind::user_defined1())?,
+            _file_too_long: listen(SignalKind::from_raw(Number::SIGXFSZ as i32))?,
+        })
+    }
 }
 
 /// SIGTERM and SIGINT.
@@ -60,8 +62,7 @@ pub(super) struct StopSignals {
 impl StopSignals {
     /// Registers both, from now on.
     pub(super) fn register() -> Result<Self, ProcessError> {
-        let terminate = signal(SignalKind::terminate()).map_err(failed)?;
-        Ok(StopSignals { terminate, interrupt: signal(SignalKind::interrupt()).map_err(failed)? })
+        Ok(StopSignals { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
     }
 
     /// Waits for one of them.
@@ -69,15 +70,6 @@ impl StopSignals {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
-        }
-    }
-
-    /// The output of a step of the start; `None`: a signal came first.
-    pub(super) async fn unless_stopped<T>(&mut self, step: impl Future<Output = T>) -> Option<T> {
-        tokio::select! {
-            biased;
-            () = self.recv() => None,
-            output = step => Some(output),
         }
     }
 }

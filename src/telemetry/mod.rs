@@ -27,6 +27,6 @@ pub use line_writer::LineOutput;
 pub use observer::Observer;
 pub use outcome::{CacheUse, Outcome, UpstreamUse};
 pub use panics::log_panics;
-pub use setup::{init, ready_as_json};
+pub use setup::{ProcessLog, init, ready_as_json};
 #[cfg(feature = "otlp")]
 pub use trace_export::TraceExport;

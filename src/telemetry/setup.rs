@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
@@ -45,20 +46,21 @@ const DEPENDENCIES: [(&str, LevelFilter); 11] = [
     ("redis", LevelFilter::ERROR),
 ];
 
-/// The process log, for as long as this value lives.
+/// The process log, until it is closed.
 #[derive(Debug)]
 pub struct ProcessLog {
     rate_limit: LogRateLimit,
-    writer: WorkerGuard,
+    writer: Mutex<Option<WorkerGuard>>,
 }
 
 impl ProcessLog {
     /// Logs which lines were suppressed last and writes what is queued, within this time. On a thread of its own, since
     /// a writer that could not do so says it on stdout, which may have no reader either.
-    pub fn close(self, within: Duration) {
+    pub fn close(&self, within: Duration) {
+        let (rate_limit, writer) = (self.rate_limit.clone(), self.writer.lock().take());
         let close = move || {
-            self.rate_limit.report();
-            drop(self.writer);
+            rate_limit.report();
+            drop(writer);
         };
         if let Ok(thread) = std::thread::Builder::new().spawn(close) {
             becomes_true(Instant::now() + within, || thread.is_finished());
@@ -96,7 +98,7 @@ pub fn init(log: &Log) -> ProcessLog {
             tracing::error!(%error, "the thread that counts suppressed log lines could not be started");
         }
     }
-    ProcessLog { rate_limit, writer: guard }
+    ProcessLog { rate_limit, writer: Mutex::new(Some(guard)) }
 }
 
 /// Stderr, which counts the lines that could not be written (its disk is full), once others can.

@@ -11,12 +11,11 @@ use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_otlp::{Protocol, WithExportConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 
 use super::background_writer::{BackgroundWriter, Batch};
 use super::{CacheUse, Outcome};
 use crate::config::Otlp;
-use crate::runtime;
 use crate::wire::{Operation, OriginSpan, RequestSpan, TraceContext, TraceParent};
 
 /// Sampled requests that wait for the thread: 2 s of 2,000 a second, 1 MB.
@@ -128,7 +127,7 @@ impl Exporter {
         Ok(Exporter {
             endpoint: endpoint.clone(),
             otlp,
-            runtime: runtime::single_threaded()?,
+            runtime: Builder::new_current_thread().enable_all().build()?,
             scope: InstrumentationScope::builder("guildgate").build(),
             last_export: Instant::now(),
             lost: 0,

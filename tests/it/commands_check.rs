@@ -187,9 +187,6 @@ async fn what_ends_serve_for_its_configuration_ends_check_in_the_same_words() {
         (twelve("[log]\naccess = \".\""), "6:10: log.access: "),
         (twelve("[log]\ndecisions = \"nowhere/d.log\""), "6:13: log.decisions: the folder of"),
         (twelve("[log]\ndecisions = \"gateway.toml\""), "6:13: log.decisions: "),
-        (twelve("[log]\naccess = \"gateway.toml\""), "6:10: log.access: "),
-        (twelve("[log]\naccess = \"./d.log\"\ndecisions = \"d.log\""), "7:13: log.decisions: "),
-        (twelve("[log]\naccess = \"guildgate.db\""), "6:10: log.access: "),
         ("[server]\nlisten = [\"127.0.0.1:0\", \"unix:no/g.sock\"]\n".into(), "2:26: server.listen[1]: the folder of"),
         ("[server]\nlisten = [\"unix:gateway.toml\"]\n".into(), "2:11: server.listen[0]: "),
         ("[server]\nlisten = [\"192.0.2.1:0\"]\n".into(), "2:11: server.listen[0]: "),
@@ -225,19 +222,6 @@ async fn what_ends_serve_for_its_configuration_ends_check_in_the_same_words() {
     }
 }
 
-#[tokio::test]
-async fn an_access_log_to_standard_output_is_one() {
-    for name in ["stdout", "-"] {
-        let world = World::new(&format!("{PORT}[log]\naccess = \"{name}\"\n"));
-        assert!(world.run(&["check"]).done().stdout.contains(&format!("access = \"{name}\"")));
-        let mut process = Process::start(&mut world.command(&["serve"]));
-        let address = process.ready().await;
-        Connection::to(address).await.ask(&Request::post("/getPoints", "memberID=7")).await.is_refused(401, NO_KEY);
-        eventually(PATIENCE, "the line", || async { process.stdout().contains("getPoints") }).await;
-        assert!(!world.path(name).exists() && !process.stderr().contains("getPoints"), "{}", process.stderr());
-    }
-}
-
 #[test]
 fn a_store_that_serve_cannot_use_ends_check_at_the_setting_that_names_it() {
     type Put = fn(&World);
@@ -263,27 +247,6 @@ fn a_store_that_serve_cannot_use_ends_check_at_the_setting_that_names_it() {
             assert!(world.files() == before, "something was changed");
         }
     }
-}
-
-#[test]
-fn a_log_where_no_file_can_be_made_is_refused_by_its_place() {
-    let world = World::new(&format!("{PORT}[log]\naccess = \"/proc/x\"\n"));
-    for command in ["check", "serve"] {
-        world.run(&[command]).failed(2).names(&["gateway.toml:6:10: log.access: /proc cannot hold it"]);
-    }
-}
-
-#[test]
-fn a_port_that_is_not_for_this_user_is_refused_by_its_place_and_one_in_use_is_not() {
-    let world = World::new("[server]\nlisten = [\"0.0.0.0:0\", \"0.0.0.0:80\"]\n[admin]\nlisten = \"\"\n");
-    // In a network of its own, where no other setting of the machine's holds.
-    let as_root: &[&str] = if nix::unistd::geteuid().is_root() { &[] } else { &["--map-root-user"] };
-    let alone = [&["unshare", "--net"], as_root, &["setpriv", "--bounding-set=-net_bind_service"]].concat();
-    let words = ["cannot listen on 0.0.0.0:80: this user may not", "CAP_NET_BIND_SERVICE"];
-    world.run_by(&alone, &["check"]).failed(2).names(&words).names(&["gateway.toml:2:24: server.listen[1]: "]);
-    world.run_by(&alone, &["serve"]).failed(1).names(&words);
-    let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    World::new(&format!("[server]\nlisten = [{:?}]\n", busy.local_addr().unwrap().to_string())).run(&["check"]).done();
 }
 
 #[test]

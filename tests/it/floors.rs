@@ -7,14 +7,13 @@ use std::path::{Path, PathBuf};
 use proc_macro2::{TokenStream, TokenTree};
 
 /// Each module's floor. `src/lib.rs` is the same table for readers; a test below compares them.
-const FLOORS: [(&str, u8); 24] = [
+const FLOORS: [(&str, u8); 23] = [
     ("fuzz", 0),
     ("clock", 0),
     ("files", 0),
     ("json", 0),
     ("sync", 0),
     ("model", 0),
-    ("runtime", 0),
     ("wire", 1),
     ("config", 2),
     ("telemetry", 3),

@@ -168,6 +168,22 @@ async fn a_key_that_is_removed_from_the_file_while_a_start_waits_for_the_store_i
 }
 
 #[tokio::test]
+async fn a_key_file_without_a_key_is_told_by_check_and_at_the_start() {
+    let says = "keys.toml: the key file holds no key, so every request is refused";
+    for keys in ["", "# none for now\n"] {
+        let world = World::new(
+            "[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"\"\n[keys]\nsource = \"file\"\nfile = \"keys.toml\"\n",
+        );
+        world.write("keys.toml", keys);
+        assert!(world.run(&["check"]).done().stdout.contains(says));
+        let mut process = world.serve(&[]);
+        process.ready().await;
+        let said = process.stderr();
+        assert!(said.lines().any(|line| line.contains(" WARN ") && line.contains(says)), "{said}");
+    }
+}
+
+#[tokio::test]
 async fn a_key_file_that_has_lost_all_its_keys_is_told_with_their_number() {
     let mut gate = TestGateway::before_http().key("bot").key("other").points("7", 3).start().await;
     gate.world().write("keys.toml", "# none for now\n");

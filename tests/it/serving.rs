@@ -49,6 +49,35 @@ async fn it_listens_on_every_address_it_is_told() {
 }
 
 #[tokio::test]
+async fn it_listens_on_all_addresses_of_both_kinds_where_both_are_named() {
+    // A port that is free for both.
+    let port = std::net::TcpListener::bind("[::]:0").unwrap().local_addr().unwrap().port();
+    let world =
+        World::new(&format!("[server]\nlisten = [\"0.0.0.0:{port}\", \"[::]:{port}\"]\n[admin]\nlisten = \"\"\n"));
+    world.run(&["check"]).done();
+    let mut process = world.serve(&[]);
+    process.ready().await;
+    for address in ["127.0.0.1", "[::1]"] {
+        assert!(is_served(format!("{address}:{port}").parse().unwrap()).await, "{address}");
+    }
+}
+
+#[tokio::test]
+async fn the_service_manager_is_told_at_an_abstract_address_too() {
+    use std::os::linux::net::SocketAddrExt;
+    let world = World::plain();
+    let name = world.path("notify").display().to_string();
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
+    let manager = std::os::unix::net::UnixDatagram::bind_addr(&address).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut process = Process::start(world.command(&["serve"]).env("NOTIFY_SOCKET", format!("@{name}")));
+    process.ready().await;
+    let mut told = [0; 64];
+    let length = manager.recv(&mut told).unwrap();
+    assert_eq!(&told[..length], b"READY=1\n");
+}
+
+#[tokio::test]
 async fn sigterm_and_sigint_let_a_request_finish_and_exit_0() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let (mut gate, mut connection, hold) = during_a_request("30s").await;

@@ -76,19 +76,6 @@ async fn sigusr1_reopens_the_logs_and_reloads_nothing() {
 }
 
 #[tokio::test]
-async fn sigusr1_reopens_the_log_of_a_demo_too() {
-    let world =
-        World::new("[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"\"\n[log]\naccess = \"access.log\"\n");
-    let mut demo = world.serve(&["--demo"]);
-    demo.ready().await;
-    std::fs::rename(world.path("access.log"), world.path("access.log.1")).unwrap();
-    demo.signal(nix::sys::signal::Signal::SIGUSR1);
-    eventually(PATIENCE, "the log is opened again", || async { world.path("access.log").exists() }).await;
-    demo.signal(nix::sys::signal::Signal::SIGTERM);
-    assert_eq!(demo.exit().await, Some(0), "{}", demo.stderr());
-}
-
-#[tokio::test]
 async fn a_line_can_be_found_by_the_answers_request_id() {
     let gate = gate("json").set("log.access", r#""access.log""#).start().await;
     let answer = gate.get_points("bot", "7").await;
@@ -224,4 +211,44 @@ async fn the_log_says_why_an_answer_of_the_origin_is_not_usable_and_repeats_none
     let said = "status=500 why=expected a status of 2xx";
     gate.has_said(said).await;
     assert!(!gate.stderr().contains("1250") && !gate.stderr().contains("Lovelace"), "{}", gate.stderr());
+}
+
+#[tokio::test]
+async fn the_first_line_says_what_starts_and_by_which_configuration() {
+    let world = World::new("[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"\"\n");
+    let (path, folder) = (world.path("gateway.toml"), world.path(""));
+    let with_file = format!("config=\"{}\" hash=", path.display());
+    let folder = folder.canonicalize().unwrap();
+    let without = format!("config=\"no gateway.toml in {}; using the defaults\" hash=", folder.display());
+    for config in [with_file, without] {
+        // Whether the default address is free does not matter here.
+        let process = Process::start(&mut world.command(&["serve"]));
+        process.has_said("\n").await;
+        let said = process.stderr();
+        let (before, hash) = said.lines().next().unwrap().split_once(&config).unwrap_or_else(|| panic!("{said}"));
+        assert!(before.ends_with(&format!("guildgate starts version=\"{}\" ", env!("CARGO_PKG_VERSION"))), "{said}");
+        assert!(hash.len() == 12 && hash.bytes().all(|digit| digit.is_ascii_hexdigit()), "{said}");
+        let _ = std::fs::remove_file(&path); // of the first round
+    }
+}
+
+#[tokio::test]
+async fn the_access_log_goes_to_a_standard_output_that_is_a_socket() {
+    use std::io::BufRead;
+    for name in ["stdout", "-", "/dev/stdout", "/proc/self/fd/1"] {
+        let world = World::new(&format!(
+            "[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"\"\n[log]\naccess = \"{name}\"\n"
+        ));
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut command = std::process::Command::new("sh");
+        let binary = env!("CARGO_BIN_EXE_guildgate");
+        command.args(["-c", "exec \"$0\" serve 1>&0", binary]).current_dir(world.path(""));
+        let mut process = Process::with_stdin(&mut command, theirs.into());
+        let address = process.ready().await;
+        Connection::to(address).await.ask(&Request::post("/getPoints", "memberID=7")).await;
+        ours.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut line = String::new();
+        std::io::BufReader::new(ours).read_line(&mut line).unwrap();
+        assert!(line.contains("getPoints"), "{name}: {line}");
+    }
 }

@@ -47,7 +47,12 @@ impl Caught {
 
 impl Process {
     pub fn start(command: &mut Command) -> Process {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Self::with_stdin(command, std::fs::File::open("/dev/null").unwrap().into())
+    }
+
+    /// As [`Process::start`], with this as its stdin.
+    pub fn with_stdin(command: &mut Command, stdin: std::os::fd::OwnedFd) -> Process {
+        let mut child = command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = catch(child.stdout.take().unwrap());
         let stderr = catch(child.stderr.take().unwrap());
         Process { child, stdout, stderr }
