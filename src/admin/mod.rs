@@ -20,28 +20,21 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::runtime::Builder;
-use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 pub use audit::AuditLog;
 pub use problem::ReloadFault;
-pub use shared::{ConfigText, ProcessState, ReloadOutcome, ReloadRequest, Reloads};
+pub use shared::{ConfigText, ProcessState, ReloadOutcome, ReloadRequest, Reloads, Shared};
 pub use tokens::Tokens;
 
-use authorize::Attempts;
 use pages::Hosts;
-use sessions::Sessions;
-use shared::Shared;
-use traffic::Traffic;
 
-use crate::gateway::Gateway;
-use crate::store::Store;
-use crate::telemetry::metrics::Metrics;
 use crate::tls::Certificate;
 
 /// How long a stop waits for the requests under way.
@@ -50,28 +43,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// The `nice` value of the thread: callers' requests get a core at once although admins keep one busy.
 const NICE: i32 = 10;
 
-const NOT_LISTENING: &str = "admin.listen cannot be listened on; this process has no admin listener";
-
 /// Changes at once, those among them whose callers have hung up: as many as connections.
 const MAX_CHANGES: usize = server::MAX_CONNECTIONS;
-
-/// What the listener needs.
-#[derive(Debug)]
-pub struct Admin {
-    pub gateway: Arc<Gateway>,
-    pub process: Arc<ProcessState>,
-    pub tokens: Tokens,
-    pub audit: Option<Arc<AuditLog>>,
-    /// Where reloads are answered; `None`: there is nothing to reload.
-    pub reload: Option<mpsc::Sender<ReloadRequest>>,
-    /// The gateway's store, if it has one.
-    pub store: Option<Arc<Store>>,
-    /// `None`: plain HTTP.
-    pub certificate: Option<Certificate>,
-    pub metrics: Metrics,
-    /// Names by which browsers may reach the dashboard (`admin.hosts`).
-    pub hosts: Vec<String>,
-}
 
 /// The thread that serves.
 #[derive(Debug)]
@@ -81,89 +54,46 @@ pub struct AdminThread {
     ended: oneshot::Receiver<()>,
 }
 
-impl Admin {
-    /// Starts the thread.
+impl AdminThread {
+    /// Starts the thread. `certificate`: `None` for plain HTTP; `hosts`: the names by which browsers may reach the dashboard.
     ///
     /// # Errors
-    /// Where the thread or its runtime cannot be started, or TLS cannot be set up.
-    pub fn start(self, listener: TcpListener) -> io::Result<AdminThread> {
-        let Admin { gateway, process, tokens, audit, reload, store, certificate, metrics, hosts } = self;
-        let tls = certificate.map(acceptor).transpose()?;
-        let shared = Arc::new(Shared {
-            gateway,
-            process,
-            tokens,
-            attempts: Attempts::default(),
-            metrics,
-            audit,
-            reload,
-            started: Instant::now(),
-            sessions: Sessions::default(),
-            traffic: Traffic::default(),
-            replays: Arc::new(Semaphore::new(1)),
-            key_scans: Arc::new(Semaphore::new(1)),
-            store,
-            changes: Arc::new(Semaphore::new(MAX_CHANGES)),
-            key_lock: Mutex::default(),
-        });
+    /// Where the thread cannot be started, or TLS cannot be set up.
+    pub fn start(
+        shared: Shared,
+        listener: TcpListener,
+        hosts: Vec<String>,
+        certificate: Option<Certificate>,
+    ) -> io::Result<AdminThread> {
+        let (shared, tls) = (Arc::new(shared), certificate.map(acceptor).transpose()?);
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let run = async move {
             let sampled = shared.clone();
             tokio::spawn(async move { sampled.traffic.sample(&sampled.gateway).await });
             tokio::select! {
-                () = serve(shared, listener, hosts, tls, stopped.clone()) => {}
+                served = serve(shared, listener, hosts, tls, stopped.clone()) => served,
                 // The requests under way have had their time.
-                () = async { stopped.cancelled().await; sleep(STOP_TIMEOUT).await } => {}
+                () = async { stopped.cancelled().await; sleep(STOP_TIMEOUT).await } => Ok(()),
             }
         };
         let (ends, ended) = oneshot::channel::<()>();
         thread::Builder::new().name("admin".to_owned()).spawn(move || {
             // Of this thread, and of those that it starts for what blocks, where the system permits it.
             let _ = rustix::process::setpriority_process(None, NICE);
-            match Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => {
-                    runtime.block_on(run);
-                    runtime.shutdown_background();
-                }
-                Err(error) => tracing::error!(%error, "{NOT_LISTENING}"),
+            let served = Builder::new_current_thread().enable_all().build().and_then(|runtime| {
+                let served = runtime.block_on(run);
+                runtime.shutdown_background();
+                served
+            });
+            if let Err(error) = served {
+                tracing::error!(%error, "admin.listen cannot be listened on; this process has no admin listener");
             }
             drop(ends);
         })?;
         Ok(AdminThread { stop, ended })
     }
-}
 
-async fn serve(
-    shared: Arc<Shared>,
-    listener: TcpListener,
-    hosts: Vec<String>,
-    tls: Option<TlsAcceptor>,
-    stop: CancellationToken,
-) {
-    let listens = || {
-        listener.set_nonblocking(true)?;
-        let hosts = Hosts { address: listener.local_addr()?.ip(), names: hosts };
-        Ok::<_, io::Error>((tokio::net::TcpListener::from_std(listener)?, hosts))
-    };
-    match listens() {
-        Ok((listener, hosts)) => {
-            let router = router::router(shared.clone(), hosts, tls.is_some());
-            server::serve(listener, router, tls, stop).await;
-            // Changes whose callers have hung up.
-            let _ = shared.changes.acquire_many(MAX_CHANGES as u32).await;
-        }
-        Err(error) => tracing::error!(%error, "{NOT_LISTENING}"),
-    }
-}
-
-fn acceptor(certificate: Certificate) -> io::Result<TlsAcceptor> {
-    let resolver = tokio_rustls::rustls::sign::SingleCertAndKey::from(certificate.key);
-    let config = crate::tls::server_config(Arc::new(resolver), &[b"http/1.1"]).map_err(io::Error::other)?;
-    Ok(TlsAcceptor::from(Arc::new(config)))
-}
-
-impl AdminThread {
     /// Closes the listener at once. The requests under way end within a second.
     pub fn close(&self) {
         self.stop.cancel();
@@ -174,4 +104,28 @@ impl AdminThread {
         self.close();
         let _ = timeout(2 * STOP_TIMEOUT, self.ended).await; // an error is its end
     }
+}
+
+async fn serve(
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    hosts: Vec<String>,
+    tls: Option<TlsAcceptor>,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    let address = listener.local_addr()?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    tracing::info!(url = format!("{scheme}://{address}"), "admin listener ready");
+    let router = router::router(shared.clone(), Hosts { address: address.ip(), names: hosts }, tls.is_some());
+    server::serve(listener, router, tls, stop).await;
+    // Changes whose callers have hung up.
+    let _ = shared.changes.acquire_many(MAX_CHANGES as u32).await; // it is never closed
+    Ok(())
+}
+
+fn acceptor(certificate: Certificate) -> io::Result<TlsAcceptor> {
+    let resolver = tokio_rustls::rustls::sign::SingleCertAndKey::from(certificate.key);
+    let config = crate::tls::server_config(Arc::new(resolver), &[b"http/1.1"]).map_err(io::Error::other)?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -44,11 +44,6 @@ pub(super) struct Peer(pub(super) SocketAddr);
 
 /// Serves until `stop`, and every connection to its end.
 pub(super) async fn serve(listener: TcpListener, router: Router, tls: Option<TlsAcceptor>, stop: CancellationToken) {
-    let scheme = if tls.is_some() { "https" } else { "http" };
-    match listener.local_addr() {
-        Ok(address) => tracing::info!(url = format!("{scheme}://{address}"), "admin listener ready"),
-        Err(error) => tracing::error!(%error, "the admin listener has no address"),
-    }
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let accepted = tokio::select! {

@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 
+use super::MAX_CHANGES;
 use super::audit::AuditLog;
 use super::authorize::Attempts;
 use super::problem::{Problem, ReloadFault};
@@ -194,7 +195,7 @@ impl ProcessState {
 
 /// What all requests share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub struct Shared {
     pub(super) gateway: Arc<Gateway>,
     pub(super) process: Arc<ProcessState>,
     pub(super) tokens: Tokens,
@@ -219,6 +220,35 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    /// `reload`: where reloads are answered; `None`: there is nothing to reload.
+    pub fn new(
+        gateway: Arc<Gateway>,
+        process: Arc<ProcessState>,
+        tokens: Tokens,
+        audit: Option<Arc<AuditLog>>,
+        reload: Option<mpsc::Sender<ReloadRequest>>,
+        store: Option<Arc<Store>>,
+        metrics: Metrics,
+    ) -> Self {
+        Shared {
+            gateway,
+            process,
+            tokens,
+            attempts: Attempts::default(),
+            metrics,
+            audit,
+            reload,
+            started: Instant::now(),
+            sessions: Sessions::default(),
+            traffic: Traffic::default(),
+            replays: Arc::new(Semaphore::new(1)),
+            key_scans: Arc::new(Semaphore::new(1)),
+            store,
+            changes: Arc::new(Semaphore::new(MAX_CHANGES)),
+            key_lock: tokio::sync::Mutex::default(),
+        }
+    }
+
     /// Does work that takes long where there are many keys, on a thread of its own and one at a time: other requests wait
     /// for none of it, and no number of requests takes more than one core.
     pub(super) async fn over_all_keys<T: Send + 'static, W: Future<Output = Result<T, Problem>>>(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::ProcessError;
-use crate::admin::{Admin, AdminThread, AuditLog, ConfigText, ProcessState, ReloadRequest, Tokens};
+use crate::admin::{AdminThread, AuditLog, ConfigText, ProcessState, ReloadRequest, Shared, Tokens};
 use crate::clock::Clock;
 use crate::config::{Listen, Loaded};
 use crate::edge::{Audience, Listener, ListeningSocket};
@@ -65,18 +65,9 @@ impl AdminStartup {
     ) -> Result<(Option<AdminThread>, mpsc::Receiver<ReloadRequest>), ProcessError> {
         let (requests, receiver) = mpsc::channel(RELOADS);
         let Some((listener, hosts, tokens, certificate)) = self.listener else { return Ok((None, receiver)) };
-        let admin = Admin {
-            gateway: gateway.clone(),
-            process: self.state,
-            tokens,
-            audit,
-            reload: (!is_demo).then_some(requests),
-            store: store.cloned(),
-            certificate,
-            metrics,
-            hosts,
-        };
-        let thread = admin.start(listener.socket.into());
+        let (gateway, store, reload) = (gateway.clone(), store.cloned(), (!is_demo).then_some(requests));
+        let shared = Shared::new(gateway, self.state, tokens, audit, reload, store, metrics);
+        let thread = AdminThread::start(shared, listener.socket.into(), hosts, certificate);
         let thread = thread.map_err(|e| ProcessError::Failed(format!("the admin listener cannot be started: {e}")))?;
         Ok((Some(thread), receiver))
     }

@@ -2,6 +2,7 @@
 //! log, and the export of traces.
 
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,18 +35,11 @@ impl Logs {
         has_predecessor: bool,
         clock: &Clock,
     ) -> Result<Self, ProcessError> {
-        let access = AccessLog::open(&config.access, config.json)
-            .map_err(|e| ProcessError::Failed(format!("log.access cannot be opened: {e}")))?;
+        let access = AccessLog::open(&config.access, config.json).map_err(cannot_open("access"))?;
         let open = if has_predecessor { DecisionLog::open_as_successor } else { DecisionLog::open };
-        let decisions = match &config.decisions {
-            Some(Decisions { path, max_size }) => Some(
-                open(path, *max_size, clock.clone())
-                    .map_err(|e| ProcessError::Failed(format!("log.decisions cannot be opened: {e}")))?,
-            ),
-            None => None,
-        };
-        let audit = config.audit.as_deref().map(AuditLog::open).transpose();
-        let audit = audit.map_err(|e| ProcessError::Failed(format!("log.audit cannot be opened: {e}")))?;
+        let open = |Decisions { path, max_size }: &Decisions| open(path, *max_size, clock.clone());
+        let decisions = config.decisions.as_ref().map(open).transpose().map_err(cannot_open("decisions"))?;
+        let audit = config.audit.as_deref().map(AuditLog::open).transpose().map_err(cannot_open("audit"))?;
         #[cfg(feature = "otlp")]
         let traces = config.otlp.as_ref().map(TraceExport::start).transpose();
         Ok(Logs {
@@ -95,4 +89,8 @@ impl Logs {
         #[cfg(feature = "otlp")]
         self.traces.iter().for_each(|traces| traces.close(deadline));
     }
+}
+
+fn cannot_open<E: Display>(log: &str) -> impl FnOnce(E) -> ProcessError {
+    move |error| ProcessError::Failed(format!("log.{log} cannot be opened: {error}"))
 }

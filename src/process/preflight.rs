@@ -110,10 +110,7 @@ impl Inputs {
 /// Every fault, as [`ProcessError::Unusable`].
 pub fn check(loaded: &Loaded) -> Result<Inputs, ProcessError> {
     let config = &loaded.config;
-    let mut faults = Vec::new();
-    for (setting, path, kind) in outputs(config) {
-        faults.extend(fault_of(path, kind).map(|why| SettingFault::new(&setting, why)));
-    }
+    let mut faults = faults_of_outputs(config);
     for (setting, address) in tcp_addresses(config) {
         // On any port: that another process or user has this one is no fault of the configuration.
         if let Err(error) = TcpListener::bind((address.ip(), 0))
@@ -131,47 +128,6 @@ pub fn check(loaded: &Loaded) -> Result<Inputs, ProcessError> {
     Inputs::read(loaded, config, None, faults).map_err(|unusable| ProcessError::Unusable(unusable.reason))
 }
 
-/// What the server writes or makes at a path.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum OutputKind {
-    /// An SQLite file. The store itself checks everything but the folder.
-    Store,
-    File,
-    DecisionRecord,
-    Socket,
-}
-
-fn outputs(config: &Config) -> Vec<(String, &Path, OutputKind)> {
-    let mut outputs = Vec::new();
-    let mut add = |setting: &str, path, kind| outputs.push((setting.to_owned(), path, kind));
-    if let (true, StoreAt::Sqlite(path)) = (config.needs_store(), &config.origin.store) {
-        add("origin.store", path.as_path(), OutputKind::Store);
-    }
-    if let Access::File(path) = &config.log.access {
-        add("log.access", path, OutputKind::File);
-    }
-    if let Some(decisions) = &config.log.decisions {
-        add("log.decisions", &decisions.path, OutputKind::DecisionRecord);
-    }
-    for (i, listen) in config.server.listen.iter().enumerate() {
-        if let Listen::Unix(path) = listen {
-            add(&format!("server.listen[{i}]"), path, OutputKind::Socket);
-        }
-    }
-    if let Some(path) = &config.server.handover {
-        add("server.handover", path, OutputKind::Socket);
-    }
-    if let Some(path) = &config.log.audit {
-        add("log.audit", path, OutputKind::File);
-    }
-    if let Some(AdminListener { token: TokenSource::File(path), .. }) = &config.admin.listener
-        && !path.exists()
-    {
-        add("admin.token", path, OutputKind::File);
-    }
-    outputs
-}
-
 fn tcp_addresses(config: &Config) -> impl Iterator<Item = (String, SocketAddr)> {
     let admin = config.admin.listener.iter().map(|listener| ("admin.listen".to_owned(), listener.address));
     let server = config.server.listen.iter().enumerate().filter_map(|(i, listen)| match listen {
@@ -181,36 +137,69 @@ fn tcp_addresses(config: &Config) -> impl Iterator<Item = (String, SocketAddr)> 
     server.chain(admin)
 }
 
-/// Why an output cannot be made or written.
-fn fault_of(path: &Path, kind: OutputKind) -> Option<String> {
-    let (folder, shown) = (folder_of(path), path.display());
-    if !folder.is_dir() {
-        let folder = folder.display();
-        return Some(format!("the folder of {shown} does not exist; make it (mkdir -p {folder})"));
+/// Why the files and sockets that the server makes or writes cannot be.
+fn faults_of_outputs(config: &Config) -> Vec<SettingFault> {
+    let mut faults = Vec::new();
+    let mut check = |setting: &str, path: &Path, fault: fn(&Path) -> Option<String>| {
+        let fault = missing_folder(path).or_else(|| fault(path));
+        faults.extend(fault.map(|why| SettingFault::new(setting, why)));
+    };
+    if let (true, StoreAt::Sqlite(path)) = (config.needs_store(), &config.origin.store) {
+        check("origin.store", path, |_| None); // the store itself checks the rest
     }
-    match kind {
-        OutputKind::Store => None,
-        OutputKind::Socket => {
-            let is_other = fs::symlink_metadata(path).is_ok_and(|file| !file.file_type().is_socket());
-            is_other.then(|| format!("{shown} exists and is not a socket; name another path"))
-        }
-        _ if path.is_dir() => Some(format!("{shown} is a folder; name a file in it")),
-        OutputKind::DecisionRecord if path.exists() && !path.is_file() => Some(format!("{shown} is not a file")),
-        OutputKind::File | OutputKind::DecisionRecord => {
-            let written = if path.exists() { path } else { folder.as_path() };
-            let error = access(written, Permission::WRITE_OK).err().map(io::Error::from);
-            let fault = error.map(|error| format!("{} cannot be written: {error}", written.display()));
-            fault.or_else(|| (kind == OutputKind::DecisionRecord).then(|| other_than_record(path)).flatten())
+    if let Access::File(path) = &config.log.access {
+        check("log.access", path, not_writable);
+    }
+    if let Some(decisions) = &config.log.decisions {
+        check("log.decisions", &decisions.path, |path| not_writable(path).or_else(|| other_than_record(path)));
+    }
+    for (i, listen) in config.server.listen.iter().enumerate() {
+        if let Listen::Unix(path) = listen {
+            check(&format!("server.listen[{i}]"), path, other_than_socket);
         }
     }
+    if let Some(path) = &config.server.handover {
+        check("server.handover", path, other_than_socket);
+    }
+    if let Some(path) = &config.log.audit {
+        check("log.audit", path, not_writable);
+    }
+    if let Some(AdminListener { token: TokenSource::File(path), .. }) = &config.admin.listener
+        && !path.exists()
+    {
+        check("admin.token", path, not_writable);
+    }
+    faults
+}
+
+fn missing_folder(path: &Path) -> Option<String> {
+    let folder = folder_of(path);
+    let (path, shown) = (path.display(), folder.display());
+    (!folder.is_dir()).then(|| format!("the folder of {path} does not exist; make it (mkdir -p {shown})"))
+}
+
+fn not_writable(path: &Path) -> Option<String> {
+    if path.is_dir() {
+        return Some(format!("{} is a folder; name a file in it", path.display()));
+    }
+    let written = if path.exists() { path.to_owned() } else { folder_of(path) };
+    let error = access(&written, Permission::WRITE_OK).err()?;
+    Some(format!("{} cannot be written: {}", written.display(), io::Error::from(error)))
+}
+
+fn other_than_socket(path: &Path) -> Option<String> {
+    let is_other = fs::symlink_metadata(path).is_ok_and(|file| !file.file_type().is_socket());
+    is_other.then(|| format!("{} exists and is not a socket; name another path", path.display()))
 }
 
 /// Why the server cannot append to an existing file as its record of decisions. It moves a damaged record away by
 /// itself.
 fn other_than_record(path: &Path) -> Option<String> {
-    let file = File::open(path).ok()?;
-    let length = file.metadata().ok()?.len();
-    match RecordReader::new(BufReader::new(file), length, path).next_block() {
+    let file = fs::metadata(path).ok()?;
+    if !file.is_file() {
+        return Some(format!("{} is not a file", path.display()));
+    }
+    match RecordReader::new(BufReader::new(File::open(path).ok()?), file.len(), path).next_block() {
         Err(error @ (RecordError::OtherKind(_) | RecordError::OtherVersion { .. })) => Some(error.to_string()),
         _ => None,
     }
