@@ -54,7 +54,7 @@ struct Cli {
 enum Command {
     /// Runs the gateway until SIGTERM or SIGINT
     Serve {
-        /// Serves a throw-away store on loopback, and prints a key and a curl line to try
+        /// Serves a throw-away store on loopback, whatever gateway.toml says, and prints a key and a curl line to try
         #[arg(long)]
         demo: bool,
     },
