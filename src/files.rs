@@ -1,23 +1,13 @@
 //! Files by their paths: which file a path names, whether it changed, where links lead, and reading with a bound.
 
-mod events; // changes, by inotify
-
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-pub use events::FileEvents;
-
-/// How far the clock of a file system may be behind, in milliseconds: it goes by the system's ticks.
-const CLOCK_LAG: i64 = 100;
-
 /// What some editors put before a text.
 pub const BYTE_ORDER_MARK: char = '\u{feff}';
-
-/// The most seconds that a file system counts as one (FAT).
-const COARSEST: i64 = 2;
 
 /// Links followed before they are taken for a ring; Linux itself follows as many.
 const MAX_LINKS: usize = 40;
@@ -49,45 +39,29 @@ pub struct FileState {
     length: u64,
     /// Seconds and nanoseconds of the last change (ctime). Unlike the time of the content, no program can set it back.
     changed: (i64, i64),
-    /// How many seconds ago that was, up to [`COARSEST`], where a file system seems to count whole seconds: until then another
-    /// write may have given the file the same time, so what is seen later is another state.
-    age: i64,
 }
 
 impl FileState {
-    /// The state of the file that `path` leads to. `now` is a moment before, in Unix milliseconds.
-    pub fn of(path: &Path, now: i64) -> io::Result<Self> {
-        let state = FileState::from(&fs::metadata(path)?);
-        Ok(FileState { age: age(state.changed, now), ..state })
+    /// The state of the file that `path` leads to. `None`: there is none, or the system does not let it be found.
+    pub fn of(path: &Path) -> Option<Self> {
+        let file = fs::metadata(path).ok()?;
+        Some(FileState { id: FileId::from(&file), length: file.len(), changed: (file.ctime(), file.ctime_nsec()) })
     }
 
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Whether it is the same state, as far as can be told: only its age may be another.
-    pub fn is_as_before(&self, before: &FileState) -> bool {
-        FileState { age: before.age, ..*self } == *before
+    /// Whether the last change was at this time (Unix milliseconds) or before.
+    pub fn is_of_before(&self, unix_ms: i64) -> bool {
+        self.changed.0 * 1000 + self.changed.1 / 1_000_000 <= unix_ms
     }
 
-    /// Of some file of this length.
+    /// Of some file of this length that was changed at 1 s.
     #[cfg(test)]
     pub(crate) fn of_length(length: u64) -> Self {
-        FileState { id: FileId { device: 1, inode: 1 }, length, changed: (0, 0), age: COARSEST }
+        FileState { id: FileId { device: 1, inode: 1 }, length, changed: (1, 0) }
     }
-}
-
-impl From<&Metadata> for FileState {
-    fn from(meta: &Metadata) -> Self {
-        let changed = (meta.ctime(), meta.ctime_nsec());
-        FileState { id: meta.into(), length: meta.len(), changed, age: COARSEST }
-    }
-}
-
-/// The age of a file that was changed then, at `now` (Unix milliseconds). File systems that count nanoseconds give no time
-/// without them, but for one in a billion.
-fn age((seconds, nanoseconds): (i64, i64), now: i64) -> i64 {
-    if nanoseconds == 0 { ((now - CLOCK_LAG).div_euclid(1000) - seconds).clamp(0, COARSEST) } else { COARSEST }
 }
 
 /// Everything in `source`, or `None` where that is more than `max` bytes.
@@ -150,20 +124,12 @@ mod tests {
         let (path, other) = (folder.path().join("a"), folder.path().join("b"));
         fs::write(&path, "1").unwrap();
         fs::write(&other, "1").unwrap();
-        let (id, state) = (FileId::of(&path).unwrap(), FileState::of(&path, 0).unwrap());
+        let (id, state) = (FileId::of(&path).unwrap(), FileState::of(&path).unwrap());
         fs::write(&path, "12").unwrap();
         assert_eq!(FileId::of(&path).unwrap(), id);
-        assert_ne!(FileState::of(&path, 0).unwrap(), state);
+        assert_ne!(FileState::of(&path).unwrap(), state);
         fs::rename(&other, &path).unwrap();
         assert_ne!(FileId::of(&path).unwrap(), id);
-    }
-
-    #[test]
-    fn a_file_that_may_change_unseen_in_the_seconds_after_a_change_is_in_another_state_after_each() {
-        let cases = [((5, 0), 4_000, 0), ((5, 0), 6_000, 0), ((5, 0), 6_000 + CLOCK_LAG, 1), ((5, 0), 9_000, 2)];
-        for (changed, now, expected) in cases.into_iter().chain([((5, 1), 5_000, 2)]) {
-            assert_eq!(age(changed, now), expected, "{changed:?} at {now}");
-        }
     }
 
     #[test]

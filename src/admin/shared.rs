@@ -44,8 +44,6 @@ pub struct ReloadOutcome {
     pub rejected: Vec<&'static str>,
     /// Their faults.
     pub faults: Vec<ReloadFault>,
-    /// A file or the store could not be read, which may pass by itself: the file is to be read again soon.
-    pub is_unread: bool,
 }
 
 impl ReloadOutcome {
@@ -54,10 +52,18 @@ impl ReloadOutcome {
         ReloadOutcome { changed: part.map(str::to_owned).into_iter().collect(), ..ReloadOutcome::default() }
     }
 
-    /// A file was rejected as a whole. `reason`: a line for each fault.
-    pub fn rejected(reason: &str) -> Self {
+    /// A part was rejected as a whole. `reason`: a line for each fault.
+    pub fn rejected(part: &'static str, reason: &str) -> Self {
         let faults = reason.lines().map(ReloadFault::of_line).take(MAX_FAULTS).collect();
-        ReloadOutcome { faults, ..ReloadOutcome::default() }
+        ReloadOutcome { rejected: vec![part], faults, ..ReloadOutcome::default() }
+    }
+
+    /// Adds what became of another part.
+    pub fn add(&mut self, other: ReloadOutcome) {
+        self.changed.extend(other.changed);
+        self.after_restart.extend(other.after_restart);
+        self.rejected.extend(other.rejected);
+        self.faults.extend(other.faults);
     }
 }
 
@@ -139,21 +145,12 @@ impl Reloads {
     /// Remembers what became of the reload of `file` at `unix`.
     pub fn record(&self, unix: i64, file: &'static str, outcome: &ReloadOutcome) {
         let mut last = self.last.lock();
-        // Tries that fail alike are one reload, so that they do not displace the others.
-        if outcome.is_unread && last.front().is_some_and(|it| it.file == file && it.outcome.faults == outcome.faults) {
-            last.pop_front();
-        }
         last.truncate(MAX_RELOADS - 1);
         last.push_front(Reload { at: unix, file, outcome: outcome.clone() });
         match outcome.faults.first() {
             Some(fault) => drop(self.rejected_files.lock().insert(file, fault.clone())),
             None => self.replaced(file),
         }
-    }
-
-    /// Whether `file`, which is read again and again, was rejected for the same reason just before.
-    pub fn is_known(&self, file: &str, outcome: &ReloadOutcome) -> bool {
-        outcome.is_unread && self.rejected_files.lock().get(file) == outcome.faults.first()
     }
 
     /// What is in force of `file` was read from it, or from another file instead.

@@ -56,8 +56,7 @@ impl<'a> PemFile<'a> {
     /// Where it cannot be read or is too large.
     pub fn read(setting: &'a str, path: &'a Path) -> Result<Self, SettingFault> {
         let content = File::open(path).and_then(|file| read_at_most(file, MAX_FILE));
-        let content = content
-            .map_err(|e| SettingFault { is_unread: true, ..fault(setting, path, format!("cannot be read: {e}")) })?;
+        let content = content.map_err(|e| fault(setting, path, format!("cannot be read: {e}")))?;
         let content = content.ok_or_else(|| fault(setting, path, "is larger than 1 MiB; is it a PEM file?"))?;
         Ok(PemFile { setting, path, content })
     }

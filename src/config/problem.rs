@@ -56,13 +56,11 @@ pub struct SettingFault {
     /// Such as `server.tls.certificate`.
     pub setting: String,
     pub message: String,
-    /// A file could not be read, which may pass by itself.
-    pub is_unread: bool,
 }
 
 impl SettingFault {
     pub fn new(setting: impl Into<String>, message: impl Into<String>) -> Self {
-        SettingFault { setting: setting.into(), message: message.into(), is_unread: false }
+        SettingFault { setting: setting.into(), message: message.into() }
     }
 }
 

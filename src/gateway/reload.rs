@@ -10,27 +10,27 @@ use crate::origin::Origin;
 
 /// The keys that a reload puts in force. The store's keys never come without their list.
 #[derive(Debug)]
-pub enum NewKeys<'l> {
+pub enum NewKeys {
     /// The keys in force stay, under the limits of the new configuration.
     Unchanged,
     /// A key file. The store is not asked: the guilds that the bot has left are those known, and changes of them come
     /// by the change feed.
     File(KeyFile),
     /// The store's keys.
-    Store(LoadedKeys<'l>),
+    Store(LoadedKeys),
 }
 
 impl Gateway {
     /// Puts another configuration in force from the next request on, all or nothing. What is available to a key
     /// stays available, up to its new burst (guarantee 6).
-    pub fn reload(&self, config: Config, origin: Arc<Origin>, keys: NewKeys<'_>) {
-        self.follower.replace_state(Some((Arc::new(config), origin)), keys);
+    pub fn reload(&self, config: impl Into<Arc<Config>>, origin: Arc<Origin>, keys: NewKeys) {
+        self.follower.replace_state(Some((config.into(), origin)), keys);
     }
 }
 
 impl StoreFollower {
     /// Puts the next state in force; `settings`: others than those in force.
-    pub(super) fn replace_state(&self, settings: Option<(Arc<Config>, Arc<Origin>)>, keys: NewKeys<'_>) {
+    pub(super) fn replace_state(&self, settings: Option<(Arc<Config>, Arc<Origin>)>, keys: NewKeys) {
         let core = &self.core;
         let (clock, gate) = (&core.clock, &core.cache.gate);
         let _swap = core.swap.lock();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, MutexGuard, Notify};
+use tokio::sync::{Mutex, Notify, OwnedMutexGuard};
 
 use super::NewKeys;
 use super::key_source::{KeyList, KeySource};
@@ -36,28 +36,28 @@ pub struct StoreFollower {
     /// Asks for the keys to be loaded again.
     reload_keys: Notify,
     /// Held from the begin of a list of keys until that list is in force: an older list must never replace a newer one.
-    load_lock: Mutex<()>,
+    load_lock: Arc<Mutex<()>>,
 }
 
 /// A list of keys that is to be put in force or dropped; nobody else loads keys meanwhile. A key file may be put in
 /// force meanwhile: it holds its keys itself, and a key that was removed from it does not wait for a store
 /// (guarantee 7).
 #[derive(Debug)]
-pub struct LoadedKeys<'f> {
+pub struct LoadedKeys {
     /// `None`: the source in force.
     pub(super) source: Option<KeySource>,
     pub(super) list: KeyList,
-    pub(super) loaded: Loaded<'f>,
+    pub(super) loaded: Loaded,
 }
 
 /// What a list of keys is known to contain.
 #[derive(Debug)]
-pub(super) struct Loaded<'f> {
+pub(super) struct Loaded {
     /// The changes that it contains, of those seen on the feed.
     changes: u64,
     /// When reading it began.
     at: Tick,
-    _lock: MutexGuard<'f, ()>,
+    _lock: OwnedMutexGuard<()>,
 }
 
 impl StoreFollower {
@@ -68,7 +68,7 @@ impl StoreFollower {
             seen: AtomicU64::new(0),
             loaded: AtomicU64::new(0),
             reload_keys: Notify::new(),
-            load_lock: Mutex::new(()),
+            load_lock: Arc::default(),
         }
     }
 
@@ -99,28 +99,28 @@ impl StoreFollower {
 
     /// Loads the keys of `source`, or of the source in force, once every list that was begun before is in force. It
     /// takes as long as the store does.
-    pub async fn load_keys(&self, source: Option<KeySource>) -> Result<LoadedKeys<'_>, String> {
-        let lock = self.load_lock.lock().await;
+    pub async fn load_keys(&self, source: Option<KeySource>) -> Result<LoadedKeys, String> {
+        let lock = self.load_lock.clone().lock_owned().await;
         let loaded = Loaded { changes: self.seen.load(Ordering::SeqCst), at: self.core.now(), _lock: lock };
         let from = source.clone().unwrap_or_else(|| self.core.state().keys.clone());
         Ok(LoadedKeys { list: from.list().await?, source, loaded })
     }
 
     /// Puts loaded keys in force; what was used up stays used up.
-    pub fn apply_keys(&self, keys: LoadedKeys<'_>) {
+    pub fn apply_keys(&self, keys: LoadedKeys) {
         self.replace_state(None, NewKeys::Store(keys));
     }
 
     /// Stamps loaded keys, before `state` is in force: they are as recent as the feed if it told of no change since, and
     /// else of when reading them began. They age while the feed is followed.
-    pub(super) fn date_keys(&self, state: &State, loaded: &Loaded<'_>) {
+    pub(super) fn date_keys(&self, state: &State, loaded: &Loaded) {
         let Some(as_of) = self.feed.as_of() else { return }; // first: what it told is counted before
         let is_complete = self.seen.load(Ordering::SeqCst) == loaded.changes;
         state.key_table.set_confirmed_at(if is_complete { loaded.at.max(as_of) } else { loaded.at });
     }
 
     /// Loaded keys are in force from now on.
-    pub(super) fn keys_in_force(&self, loaded: &Loaded<'_>) {
+    pub(super) fn keys_in_force(&self, loaded: &Loaded) {
         self.loaded.store(loaded.changes, Ordering::SeqCst);
     }
 

@@ -30,10 +30,7 @@ const WANTED_EXPIRY: &str = "wants Unix seconds, a date such as 2027-01-31 (its 
 /// Why a key file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// It could not be read; why, with its path.
-    #[error("{0}")]
-    Unreadable(String),
-    /// It is no text that could hold keys; why, with its path.
+    /// It cannot be read, or is no text that could hold keys; why, with its path.
     #[error("{0}")]
     Unusable(String),
     /// The faults in it, a line each.
@@ -50,7 +47,7 @@ pub fn read_key_file(path: &Path) -> Result<Vec<ListedKey>, KeyFileError> {
 
 fn read_text(path: &Path) -> Result<String, KeyFileError> {
     let refused = |why: &str| KeyFileError::Unusable(format!("{} {why}", path.display()));
-    let unreadable = |e: std::io::Error| KeyFileError::Unreadable(format!("{} cannot be read: {e}", path.display()));
+    let unreadable = |e: std::io::Error| KeyFileError::Unusable(format!("{} cannot be read: {e}", path.display()));
     // Checked before it is opened: opening a pipe would wait for a writer.
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(refused("is not a file"));

@@ -38,7 +38,6 @@ use demo::Demo;
 use serving::StopReason;
 use signals::{ReloadSignals, StopSignals};
 use startup::Startup;
-use watch::FileWatch;
 
 /// Open files without which no server starts: those of the runtimes, listeners, store and logs, before any connection.
 const LEAST_FILES: u64 = 256;
@@ -91,8 +90,8 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
     // Before all that takes time, and before there are other threads, which would hold the signals back as well.
     let reload_signals = runtime.block_on(async { ReloadSignals::register() })?;
     drop(held);
-    // Watched before it is read, so that no later change is missed.
-    let config_watch = FileWatch::new([reload::config_file(config_path.as_deref())]);
+    // Looked at before it is read, so that no later change is missed.
+    let mut looked = watch::look([reload::config_file(config_path.as_deref())]);
     let demo = demo.then(Demo::prepare).transpose()?.map(Arc::new);
     let (loaded, sockets) = match &demo {
         Some(demo) => demo.settings()?,
@@ -103,12 +102,13 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
     telemetry::log_panics();
     let result = runtime.block_on(async {
         log_start(&loaded, demo.is_some());
+        looked.extend(reload::look_at_files(&loaded.config));
         let inputs = preflight::check(&loaded)?;
         let shadow = loaded.config.limits.shadow_warning().map(str::to_owned);
         let warnings = loaded.warnings.iter().map(ToString::to_string).chain(shadow);
         warnings.chain(inputs.warnings(&loaded.config)).for_each(|warning| tracing::warn!("{warning}"));
         let (demo, log) = (demo.clone(), log.clone());
-        let startup = Startup { config_path, loaded, inputs, config_watch, demo, sockets, log, open_files };
+        let startup = Startup { config_path, loaded, inputs, looked, demo, sockets, log, open_files };
         start_and_serve(startup, reload_signals).await
     });
     // Does not wait for the resolution of a name. The tasks that hold a demo's store end before its folder goes.

@@ -48,15 +48,6 @@ impl Inputs {
     }
 }
 
-/// Why the files cannot be used.
-#[derive(Debug)]
-pub struct UnusableInputs {
-    /// A line for each fault.
-    pub reason: String,
-    /// A file could not be read, which may pass by itself.
-    pub is_unread: bool,
-}
-
 impl Inputs {
     /// Reads the files of `config`, which was loaded from `loaded`. `running` is the configuration in force, if there
     /// is one: the certificate and the key file are read only where their settings differ from it, because a change of
@@ -69,7 +60,7 @@ impl Inputs {
         config: &Config,
         running: Option<&Config>,
         mut faults: Vec<SettingFault>,
-    ) -> Result<Inputs, UnusableInputs> {
+    ) -> Result<Inputs, String> {
         let (mut inputs, mut key_faults) = (Inputs::default(), None);
         if let Some(files) = &config.server.tls
             && running.is_none_or(|running| running.server.tls.as_ref() != Some(files))
@@ -90,17 +81,13 @@ impl Inputs {
         {
             match read_key_file(path) {
                 Ok(keys) => inputs.keys = Some(keys),
-                Err(KeyFileError::Unreadable(why)) => {
-                    faults.push(SettingFault { is_unread: true, ..SettingFault::new("keys.file", why) });
-                }
                 Err(KeyFileError::Unusable(why)) => faults.push(SettingFault::new("keys.file", why)),
                 Err(KeyFileError::Faults(found)) => key_faults = Some(found.to_string()),
             }
         }
-        let is_unread = faults.iter().any(|fault| fault.is_unread);
         let faults = (!faults.is_empty()).then(|| loaded.faults(&faults).to_string());
         let lines: Vec<String> = faults.into_iter().chain(key_faults).collect();
-        if lines.is_empty() { Ok(inputs) } else { Err(UnusableInputs { reason: lines.join("\n"), is_unread }) }
+        if lines.is_empty() { Ok(inputs) } else { Err(lines.join("\n")) }
     }
 }
 
@@ -123,9 +110,9 @@ pub fn check(loaded: &Loaded) -> Result<Inputs, ProcessError> {
         && let PostgresTls::Verified { roots: Some(roots), .. } = &at.tls
         && let Err(fault) = PemFile::read("sslrootcert", roots).and_then(|file| file.roots())
     {
-        faults.push(SettingFault { setting: "origin.store".to_owned(), message: fault.to_string(), ..fault });
+        faults.push(SettingFault { setting: "origin.store".to_owned(), message: fault.to_string() });
     }
-    Inputs::read(loaded, config, None, faults).map_err(|unusable| ProcessError::Unusable(unusable.reason))
+    Inputs::read(loaded, config, None, faults).map_err(ProcessError::Unusable)
 }
 
 fn tcp_addresses(config: &Config) -> impl Iterator<Item = (String, SocketAddr)> {

@@ -14,16 +14,16 @@ use super::handover::{Handover, Predecessor};
 use super::logs::Logs;
 use super::metrics::ProcessMetrics;
 use super::preflight::Inputs;
-use super::reload::{InForce, Reloader, Watches};
+use super::reload::{InForce, Reloader, config_file};
 use super::serving::Serving;
-use super::watch::FileWatch;
+use super::watch::States;
 use super::{ProcessError, systemd};
 use crate::clock::{Clock, Tick};
 use crate::cluster::bus::Bus;
 use crate::cluster::{NodeState, RedisStream, START_TIMEOUT, SharedLimits};
 use crate::config::{Config, Keys, Listen, Loaded, OriginKind};
 use crate::edge::{Audience, BindError, CallerFiles, Edge, EdgeMetrics, Listener, ListeningSocket, Server, Tls};
-use crate::gateway::{Gateway, KeyFile, KeyList, KeySource, NewKeys, State};
+use crate::gateway::{Gateway, KeyFile, KeyList, KeySource, State};
 use crate::keys::{LearnedKeyRules, LearnedKeys, ListedKey};
 use crate::limits::{DayCount, Policy, day_of};
 use crate::model::KeyId;
@@ -45,7 +45,8 @@ pub(super) struct Startup {
     pub(super) config_path: Option<PathBuf>,
     pub(super) loaded: Loaded,
     pub(super) inputs: Inputs,
-    pub(super) config_watch: FileWatch,
+    /// The states of the files before they were read.
+    pub(super) looked: States,
     pub(super) demo: Option<Arc<Demo>>,
     /// Those of a demo.
     pub(super) sockets: Vec<ListeningSocket>,
@@ -76,8 +77,7 @@ struct Sockets {
 impl Startup {
     /// Builds every part. May be dropped at any await: the addresses are the predecessor's until this returns.
     pub(super) async fn run(self) -> Result<Built, ProcessError> {
-        let Startup { config_path, loaded, mut inputs, config_watch, demo, sockets, log, open_files } = self;
-        let watches = Watches::new(config_path, config_watch, &loaded.config);
+        let Startup { config_path, loaded, mut inputs, looked, demo, sockets, log, open_files } = self;
         let is_demo = demo.is_some();
         let threads = loaded.config.server.threads;
         let caller_files = caller_files(&loaded.config, open_files);
@@ -88,7 +88,8 @@ impl Startup {
         let clock = Clock::system();
         let store = open_store(&loaded.config, demo.as_deref()).await?;
         let logs = Logs::open(log, &loaded.config.log, predecessor.is_some(), &clock)?;
-        let in_force = InForce { has_file: loaded.path.is_some(), warnings: loaded.warnings };
+        let file = config_file(config_path.as_deref());
+        let in_force = InForce { file, has_file: loaded.path.is_some(), warnings: loaded.warnings };
         let (gateway, background) = build_gateway(loaded.config, inputs, store.as_ref(), &logs, clock).await?;
         let urls = listeners.iter().map(|listener| listener.url().to_owned()).collect();
         let edge = Edge::new(gateway.clone(), tls.clone(), caller_files);
@@ -102,31 +103,22 @@ impl Startup {
         if !server.is_prepared().await {
             return Err(listeners_failed("started"));
         }
-        if predecessor.is_some() {
-            // It has in force what has been changed meanwhile, and goes on if this process ends.
-            if watches.config_has_changed() {
-                let file = watches.config_file().display().to_string();
-                return Err(ProcessError::Unusable(format!(
-                    "{file} has changed since this start began; start it again"
-                )));
-            }
-            apply_changed_keys(&watches, &gateway, store.as_ref())?;
-        }
         if !server.is_reachable() {
             return Err(listeners_failed("opened"));
         }
         let state = admin.state.clone();
-        let (admin, reloads) = admin.start(&gateway, store.as_ref(), logs.audit.clone(), metrics, is_demo)?;
+        let (admin, requests) = admin.start(&gateway, store.as_ref(), logs.audit.clone(), metrics, is_demo)?;
+        let (files, requests) = ((in_force, looked), (state.clone(), requests));
+        let mut reloader = Reloader::new(gateway.clone(), store, tls, logs.clone(), files, requests);
+        let up_to_date = if is_demo { Ok(()) } else { reloader.catch_up().await };
         if let Some(predecessor) = &predecessor {
+            // It has in force what has changed meanwhile, and goes on if this process ends.
+            up_to_date.map_err(ProcessError::Unusable)?;
             gateway.alone.begin();
             predecessor.take_over().await?;
         }
-        let _ = apply_changed_keys(&watches, &gateway, store.as_ref()); // the reloader says why
-        let admin_reloads = (state.clone(), reloads);
-        let reloader = (!is_demo)
-            .then(|| Reloader::new(gateway.clone(), store, tls, logs.clone(), in_force, watches, admin_reloads));
         let serving = Serving { gateway, server, logs, background, handover: None, admin: (admin, state) };
-        Ok(Built { serving, urls, handover, predecessor, demo, reloader })
+        Ok(Built { serving, urls, handover, predecessor, demo, reloader: (!is_demo).then_some(reloader) })
     }
 }
 
@@ -307,16 +299,6 @@ pub(super) async fn load_keys(
     };
     let key_list = keys.list().await.map_err(ProcessError::Failed)?;
     Ok((keys, key_list, day_counts))
-}
-
-/// Puts in force what the key file holds now, if it has changed since it was read. Fails if it cannot be used.
-fn apply_changed_keys(watches: &Watches, gateway: &Gateway, store: Option<&Arc<Store>>) -> Result<(), ProcessError> {
-    let unusable = |why| ProcessError::Unusable(format!("the key file has changed since this start began: {why}"));
-    if let Some(keys) = watches.read_changed_keys().map_err(unusable)? {
-        let (state, keys) = (gateway.state().clone(), KeyFile::new(keys, store.cloned()));
-        gateway.reload((*state.config).clone(), state.origin.clone(), NewKeys::File(keys));
-    }
-    Ok(())
 }
 
 pub(super) async fn start_origin(

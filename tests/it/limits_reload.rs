@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sys::signal::Signal;
 
 use crate::support::*;
 
-const RELOADS: usize = 1000;
+/// How often the file is reloaded; `scripts/reloads` does so for longer.
+fn times() -> usize {
+    std::env::var("GUILDGATE_RELOADS").map_or(30, |times| times.parse().unwrap())
+}
 
 /// Asks for the same member until told to stop; every answer must be the right one.
 async fn load(gate: &TestGateway, stop: Arc<AtomicBool>, answered: Arc<AtomicU64>) -> tokio::task::JoinHandle<()> {
@@ -23,7 +26,7 @@ async fn load(gate: &TestGateway, stop: Arc<AtomicBool>, answered: Arc<AtomicU64
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_reloads_under_load_fail_no_request_refill_no_bucket_and_take_no_memory() {
+async fn many_reloads_under_load_fail_no_request_refill_no_bucket_and_take_no_memory() {
     let mut gate = TestGateway::builder()
         .key("bot")
         .key_of_tier("slow", "slow")
@@ -46,7 +49,8 @@ async fn a_thousand_reloads_under_load_fail_no_request_refill_no_bucket_and_take
     let mut slow = gate.connect().await;
     let request = gate.request("getPoints", "slow", "memberID=7");
     let mut resident = Vec::new();
-    for n in 0..RELOADS {
+    let times = times();
+    for n in 0..times {
         let (config, policy) = if n % 2 == 0 { (&five, "\"slow\";q=5;") } else { (&two, "\"slow\";q=2;") };
         gate.world().write("gateway.toml", config);
         gate.process().signal(Signal::SIGHUP);
@@ -60,7 +64,7 @@ async fn a_thousand_reloads_under_load_fail_no_request_refill_no_bucket_and_take
             }
             assert!(std::time::Instant::now() < end, "reload {n} is not in force");
         }
-        if n % 250 == 249 {
+        if n % 10 == 9 {
             resident.push(gate.resident_kib());
         }
     }
@@ -68,8 +72,8 @@ async fn a_thousand_reloads_under_load_fail_no_request_refill_no_bucket_and_take
     for caller in callers {
         caller.await.unwrap();
     }
-    assert!(answered.load(Ordering::Relaxed) > RELOADS as u64, "there was no load to speak of");
-    assert!(resident[3] < resident[0] + 8 * 1024, "resident KiB after each quarter: {resident:?}");
+    assert!(answered.load(Ordering::Relaxed) > times as u64, "there was no load to speak of");
+    assert!(resident[resident.len() - 1] < resident[0] + 8 * 1024, "resident KiB after every ten: {resident:?}");
     assert!(!gate.stderr().contains("rejected"), "{}", gate.stderr());
 }
 
@@ -184,67 +188,4 @@ async fn a_key_that_gets_a_smaller_tier_and_its_own_again_has_no_second_burst() 
         let [request, others] = ["bot", "watch"].map(|key| gate.request("getPoints", key, "memberID=7"));
         lowered_and_raised(what, gate, By::KeySet, request, others).await;
     }
-}
-
-#[tokio::test]
-async fn guarantee_6_a_key_keeps_its_tokens_if_tiers_get_other_names_in_gateway_toml_and_in_the_key_file_at_once() {
-    let swapped = |text: String| text.replace("gold", "other").replace("small", "gold").replace("other", "small");
-    let renamed = |text: String| text.replace("gold", "partner");
-    for renames in [&swapped as &dyn Fn(String) -> String, &renamed] {
-        let mut gate = key_of_the_gold_tier().await;
-        write_renamed(&gate, renames);
-        gate.process().signal(Signal::SIGHUP);
-        both_reloaded(&gate, 1).await;
-        assert_eq!(let_in_until_refused(&gate).await, 29);
-    }
-}
-
-#[tokio::test]
-async fn guarantee_6_a_key_keeps_its_tokens_if_tiers_get_other_names_right_after_a_sighup_that_found_nothing_new() {
-    /// On a busy machine that takes longer, and then the next reload of the key file waits for nothing.
-    const FINDS_NOTHING_WITHIN: Duration = Duration::from_millis(100);
-    const TRIES: usize = 20;
-    for _ in 0..TRIES {
-        let mut gate = key_of_the_gold_tier().await;
-        let signalled = Instant::now();
-        gate.process().signal(Signal::SIGHUP);
-        both_reloaded(&gate, 1).await;
-        if signalled.elapsed() < FINDS_NOTHING_WITHIN {
-            write_renamed(&gate, &|text| text.replace("gold", "partner"));
-            both_reloaded(&gate, 2).await;
-            assert_eq!(let_in_until_refused(&gate).await, 29);
-            return;
-        }
-    }
-    panic!("no SIGHUP found nothing new within {FINDS_NOTHING_WITHIN:?} in {TRIES} tries");
-}
-
-/// A key in a file that may be let in 30 times, and was once, whose tier is named "gold".
-async fn key_of_the_gold_tier() -> TestGateway {
-    let gate = TestGateway::on(Kind::Builtin).keys_in_file().key_of_tier("bot", "gold").points("7", 3);
-    let gate = gate.set("limits.tiers.standard.burst", "5").set("limits.tiers.small.burst", "5");
-    let gate = gate.set("limits.tiers.gold.burst", "30").set("limits.tiers.gold.rate", r#""1/m""#);
-    let gate = gate.set("limits.tiers.small.rate", r#""1/m""#).start().await;
-    gate.get_points("bot", "7").await.is("3");
-    gate
-}
-
-fn write_renamed(gate: &TestGateway, renames: &dyn Fn(String) -> String) {
-    for file in ["keys.toml", "gateway.toml"] {
-        gate.world().write(file, renames(gate.world().text(file)));
-    }
-}
-
-async fn both_reloaded(gate: &TestGateway, times: usize) {
-    for line in ["configuration reloaded", "key file reloaded"] {
-        eventually(PATIENCE, line, async || gate.stderr().matches(line).count() >= times).await;
-    }
-}
-
-async fn let_in_until_refused(gate: &TestGateway) -> usize {
-    let mut let_in = 0;
-    while gate.get_points("bot", "7").await.status == 200 {
-        let_in += 1;
-    }
-    let_in
 }

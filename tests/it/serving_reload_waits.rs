@@ -119,7 +119,7 @@ async fn a_file_that_is_emptied_while_the_reload_waits_is_not_put_in_force_befor
         let before = gate.world().read(emptied);
         gate.world().write(emptied, "");
         end_wait(&gate);
-        gate.has_said(&format!("{emptied} is empty; write it, or send SIGHUP to read it")).await;
+        gate.has_said("reload waits: the file is empty").await;
         kept.ask(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /old");
         kept.ask(&gate.request("getPoints", "stays", "memberID=7")).await.is("3");
         gate.world().write(emptied, before);

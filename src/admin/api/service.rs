@@ -225,7 +225,7 @@ async fn reload(State(shared): State<Arc<Shared>>) -> Result<Json<Reloaded>, Pro
     let busy = "other reloads are under way";
     requests.try_send(ReloadRequest(answer)).map_err(|_| Problem::unavailable(busy, 1))?;
     let outcome = answered.await.map_err(|_| Problem::unavailable("the process is ending", 1))?;
-    let ReloadOutcome { changed, after_restart, rejected, faults, .. } = outcome;
+    let ReloadOutcome { changed, after_restart, rejected, faults } = outcome;
     if faults.is_empty() {
         return Ok(Json(Reloaded { changed, after_restart }));
     }

@@ -1,0 +1,61 @@
+//! Tells what became of a part: in the log, to admins, and to those who asked for the reload.
+
+use super::{Part, PartState, Reloader};
+use crate::admin::ReloadOutcome;
+
+impl Reloader {
+    /// A fault is found again each second, and told once, or whenever a reload is asked for.
+    pub(super) fn tell(&mut self, part: Part, outcome: Result<Option<ReloadOutcome>, String>) {
+        let mut files = self.files(part);
+        files.truncate(if part == Part::Config { 1 } else { 2 });
+        let file = files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" and ");
+        let state = &self.parts[part as usize];
+        let (outcome, fault) = match outcome {
+            Ok(None) => return,
+            Ok(Some(outcome)) => {
+                log_reloaded(part, &file, &outcome);
+                (outcome, None)
+            }
+            Err(reason) if state.fault.as_ref() == Some(&reason) && !state.is_asked => return,
+            Err(reason) => {
+                log_rejected(part, &file, &reason);
+                if part == Part::Config {
+                    self.admin.reloads.reject();
+                }
+                (ReloadOutcome::rejected(part.name(), &reason), Some(reason))
+            }
+        };
+        self.admin.reloads.record(self.gateway.clock().unix(), part.name(), &outcome);
+        let before = std::mem::replace(&mut self.parts[part as usize], PartState { fault, is_asked: false });
+        if before.is_asked {
+            self.asked.outcome.add(outcome);
+        }
+    }
+}
+
+fn log_reloaded(part: Part, file: &str, outcome: &ReloadOutcome) {
+    let changed = if outcome.changed.is_empty() { "nothing".to_owned() } else { outcome.changed.join(", ") };
+    match part {
+        Part::Config if outcome.after_restart.is_empty() => tracing::info!(%file, changed, "configuration reloaded"),
+        Part::Config => {
+            let after_restart = outcome.after_restart.join(", ");
+            tracing::warn!(
+                %file,
+                changed,
+                after_restart,
+                "configuration reloaded; what `after_restart` names takes effect after a restart"
+            );
+        }
+        Part::Keys => tracing::info!(%file, "key file reloaded"),
+        Part::Certificate => tracing::info!(%file, "TLS certificate reloaded"),
+    }
+}
+
+fn log_rejected(part: Part, file: &str, reason: &str) {
+    let what = match part {
+        Part::Config => "reload rejected; still running the previous configuration",
+        Part::Keys => "key file rejected; the keys read before stay in force",
+        Part::Certificate => "TLS certificate rejected; new connections still get the previous one",
+    };
+    tracing::error!(%file, "{what}\n{reason}");
+}
