@@ -113,10 +113,10 @@ impl Nodes {
         let (mut left, mut back) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
             pause().await;
-            self.store.set_guild_departed(&self.guild, true).await.unwrap();
+            self.store.set_guild(&self.guild, None, Some(true)).await.unwrap();
             left.push(until(&mut reads, &read, |answer| answer.code() == Some(3)).await);
             pause().await;
-            self.store.set_guild_departed(&self.guild, false).await.unwrap();
+            self.store.set_guild(&self.guild, None, Some(false)).await.unwrap();
             back.push(until(&mut reads, &read, |answer| answer.status == 200).await);
         }
         self.tell("the bot leaves a guild, 03", left);

@@ -31,8 +31,9 @@ pub mod keys; // the form of a secret, the key table, learned keys
 pub mod origin; // the built-in backend, or an HTTP service at one or more upstreams
 pub mod planning; // recorded decisions under other limits
 
-// Floor 5: what several nodes share.
+// Floor 5: records, and what several nodes share.
 pub mod cluster; // limits that all nodes keep together, and the bus by which they tell each other of writes
+pub mod records; // guilds, keys, members and notes, for commands and the admin API alike
 
 // Floor 6: the rules.
 pub mod gateway; // the rules of a request: admit, read, write

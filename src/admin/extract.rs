@@ -14,9 +14,7 @@ use utoipa::ToSchema;
 
 use super::authorize::InSession;
 use super::problem::Problem;
-use crate::config::expires::{Expires, ExpiresOrNever};
 use crate::json::from_object;
-use crate::model::MemberId;
 
 /// The items of a page where the request names no number.
 const DEFAULT_LIMIT: usize = 100;
@@ -78,7 +76,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     }
 }
 
-/// As [`JsonBody`]; a request without a body says nothing.
+/// As [`JsonBody`]; a request without a body, or with null, says nothing.
 pub(super) struct OptionalBody<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalBody<T> {
@@ -89,93 +87,42 @@ impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalB
         if request.body().size_hint().exact() == Some(0) {
             return Ok(OptionalBody(T::default()));
         }
-        JsonBody::from_request(request, state).await.map(|JsonBody(body)| OptionalBody(body))
+        let JsonBody(body) = JsonBody::<Option<T>>::from_request(request, state).await?;
+        Ok(OptionalBody(body.unwrap_or_default()))
     }
 }
 
-/// A member's id, as text.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(try_from = "String")]
-pub(super) struct Member(pub(super) MemberId);
+/// The most items of a page.
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+#[serde(try_from = "usize")]
+#[schema(value_type = usize, minimum = 1, maximum = 1000, default = 100)]
+pub(super) struct PageLimit(usize);
 
-impl TryFrom<String> for Member {
-    type Error = &'static str;
+impl PageLimit {
+    /// One item more tells that there is another page.
+    pub(super) fn and_one(self) -> usize {
+        self.0 + 1
+    }
 
-    fn try_from(text: String) -> Result<Self, &'static str> {
-        text.parse().map(Member)
+    pub(super) fn get(self) -> usize {
+        self.0
     }
 }
 
-/// The highest id of a warn or review that a `PUT` may choose: `POST` takes the next one, so some are left for it.
-const MAX_CHOSEN_ID: i64 = i64::MAX / 2;
-
-/// The id of a warn or review, as text.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(try_from = "String")]
-pub(super) struct NoteId(pub(super) i64);
-
-impl NoteId {
-    /// The id that a `PUT` chooses.
-    pub(super) fn chosen(self) -> Result<i64, Problem> {
-        match self.0 {
-            id @ ..=MAX_CHOSEN_ID => Ok(id),
-            _ => Err(Problem::bad_request(format!("an id that you choose is a whole number, 0 to {MAX_CHOSEN_ID}"))),
-        }
+impl Default for PageLimit {
+    fn default() -> Self {
+        PageLimit(DEFAULT_LIMIT)
     }
 }
 
-impl TryFrom<String> for NoteId {
+impl TryFrom<usize> for PageLimit {
     type Error = String;
 
-    fn try_from(text: String) -> Result<Self, String> {
-        let is_number = text.bytes().all(|b| b.is_ascii_digit());
-        let id = if is_number { text.parse().ok() } else { None };
-        id.map(NoteId).ok_or_else(|| format!("an id is a whole number, 0 to {}", i64::MAX))
-    }
-}
-
-/// When something ends: Unix seconds, or a text as the commands take it: `90d`, `2026-12-24`, `2026-12-24T18:00:00Z`.
-#[derive(Clone, Debug, Deserialize, ToSchema)]
-#[serde(
-    untagged,
-    expecting = "an end is Unix seconds, or a text: a while from now such as \"90d\", a day such as \"2026-12-24\", or a \
-                 time such as \"2026-12-24T18:00:00Z\""
-)]
-pub(super) enum EndInput {
-    Seconds(i64),
-    Text(String),
-}
-
-impl EndInput {
-    /// In Unix seconds, after `now`; `None`: `never`, where `may_be_never`.
-    pub(super) fn unix(&self, now: i64, may_be_never: bool) -> Result<Option<i64>, Problem> {
-        let ends = match self {
-            EndInput::Seconds(unix) => ExpiresOrNever::At(Expires::At(*unix)),
-            EndInput::Text(text) if may_be_never => text.parse().map_err(Problem::bad_request)?,
-            EndInput::Text(text) => {
-                ExpiresOrNever::At(text.parse().map_err(|usage: &str| Problem::bad_request(usage))?)
-            }
-        };
-        match ends {
-            ExpiresOrNever::At(time) => {
-                let unix = time.in_future(now).map_err(|why| Problem::bad_request(format!("expires {why}")))?;
-                Ok(Some(unix))
-            }
-            ExpiresOrNever::Never => Ok(None),
+    fn try_from(limit: usize) -> Result<Self, String> {
+        match limit {
+            1..=MAX_LIMIT => Ok(PageLimit(limit)),
+            _ => Err(format!("limit is 1 to {MAX_LIMIT}")),
         }
-    }
-}
-
-/// A field that is `null` or has a value, if it is given at all.
-pub(super) fn given<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
-    T::deserialize(from).map(Some)
-}
-
-/// The most items of a page, checked.
-pub(super) fn page_limit(limit: Option<usize>) -> Result<usize, Problem> {
-    match limit.unwrap_or(DEFAULT_LIMIT) {
-        limit @ 1..=MAX_LIMIT => Ok(limit),
-        _ => Err(Problem::bad_request(format!("limit is 1 to {MAX_LIMIT}"))),
     }
 }
 
@@ -205,7 +152,7 @@ pub(super) struct Page<T> {
 
 impl<T: Serialize> Page<T> {
     /// A page of `found`, which has one item more than `limit` if there is another page. `id` is an item's.
-    pub(super) fn new(mut found: Vec<T>, limit: usize, id: impl Fn(&T) -> String) -> Self {
+    pub(super) fn new(mut found: Vec<T>, PageLimit(limit): PageLimit, id: impl Fn(&T) -> String) -> Self {
         let mut bytes = 0;
         let fits = |item: &&T| {
             bytes += serde_json::to_vec(item).map_or(0, |json| json.len());

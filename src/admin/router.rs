@@ -13,11 +13,13 @@ use super::pages::Hosts;
 use super::problem::{PROBLEM_JSON, Problem, ReloadFault};
 use super::shared::Shared;
 use super::{api, authorize, pages};
+use crate::model::{GuildId, MemberId};
+use crate::records::note::{ChosenId, NoteId};
 
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Guildgate admin API", description = "See docs/admin.md."),
-    components(schemas(Problem, ReloadFault))
+    components(schemas(Problem, ReloadFault, GuildId, MemberId, NoteId, ChosenId))
 )]
 struct Description;
 
@@ -81,12 +83,18 @@ fn add_refusals(operation: &mut Value, refusals: &[(&str, &str)]) {
 }
 
 fn add_path_parameters(operation: &mut Value, path: &str) {
+    let reference = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
     let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
-    for name in names {
-        let parameter = json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } });
-        match operation.get_mut("parameters").and_then(Value::as_array_mut) {
-            Some(parameters) => parameters.push(parameter),
-            None => operation["parameters"] = json!([parameter]),
-        }
-    }
+    let parameters = names.map(|name| {
+        let schema = match (name, path) {
+            ("guild", _) => reference("GuildId"),
+            ("member", _) => reference("MemberId"),
+            (_, path) if path.starts_with("/api/keys/") => json!({ "type": "string", "minLength": 1 }),
+            (_, path) if path.contains("/{member}/") => reference("ChosenId"),
+            _ => reference("NoteId"),
+        };
+        json!({ "name": name, "in": "path", "required": true, "schema": schema })
+    });
+    let others = operation["parameters"].as_array().cloned().unwrap_or_default();
+    operation["parameters"] = others.into_iter().chain(parameters).collect();
 }

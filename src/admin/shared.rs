@@ -20,6 +20,7 @@ use super::traffic::Traffic;
 use crate::cluster::ClusterStatus;
 use crate::config::{Loaded, NO_STORE};
 use crate::gateway::Gateway;
+use crate::records::Records;
 use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
 
@@ -212,8 +213,6 @@ pub struct Shared {
     pub(super) store: Option<Arc<Store>>,
     /// A permit for each change under way, which goes on if its caller hangs up.
     pub(super) changes: Arc<Semaphore>,
-    /// Held from the check of a key's ETag to its change, so that no other admin changes the key between the two.
-    pub(super) key_lock: tokio::sync::Mutex<()>,
 }
 
 impl Shared {
@@ -242,7 +241,6 @@ impl Shared {
             key_scans: Arc::new(Semaphore::new(1)),
             store,
             changes: Arc::new(Semaphore::new(MAX_CHANGES)),
-            key_lock: tokio::sync::Mutex::default(),
         }
     }
 
@@ -269,15 +267,28 @@ impl Shared {
         self.store.as_deref().ok_or_else(|| Problem::conflict(NO_STORE))
     }
 
+    /// The records of guilds.
+    pub(super) fn guilds(&self) -> Result<Records, Problem> {
+        let store = self.store.clone().ok_or_else(|| Problem::conflict(NO_STORE))?;
+        let (config, clock) = (self.gateway.state().config.clone(), self.gateway.clock().clone());
+        Ok(Records { store, config, clock })
+    }
+
+    /// The records of keys.
+    pub(super) fn keys(&self) -> Result<Records, Problem> {
+        self.key_store()?;
+        self.guilds()
+    }
+
+    /// The records of members, warns and reviews.
+    pub(super) fn members(&self) -> Result<Records, Problem> {
+        self.gateway.state().config.must_store_members().map_err(Problem::conflict)?;
+        self.guilds()
+    }
+
     /// The store, for keys.
     pub(super) fn key_store(&self) -> Result<&Store, Problem> {
         self.gateway.state().config.must_store_keys().map_err(Problem::conflict)?;
-        self.store()
-    }
-
-    /// The store, for members, warns and reviews.
-    pub(super) fn member_store(&self) -> Result<&Store, Problem> {
-        self.gateway.state().config.must_store_members().map_err(Problem::conflict)?;
         self.store()
     }
 

@@ -2,7 +2,6 @@
 
 use std::io;
 
-use crate::keys::IssueError;
 use crate::planning::ReadError;
 use crate::store::StoreError;
 use crate::store::{ExportError, ImportError};
@@ -24,12 +23,6 @@ impl CommandError {
     pub fn is_broken_pipe(&self) -> bool {
         self.is_broken_pipe
     }
-
-    /// Why `--expires` cannot be that; `otherwise` tells what would come of an end that is not in the future.
-    pub fn expires(why: &str, otherwise: &str) -> Self {
-        let otherwise = if why.ends_with("in the future") { format!(": {otherwise}") } else { String::new() };
-        CommandError::new(format!("--expires {why}{otherwise}"))
-    }
 }
 
 macro_rules! from_its_message {
@@ -42,7 +35,7 @@ macro_rules! from_its_message {
     };
 }
 
-from_its_message!(IssueError, ReadError, StoreError);
+from_its_message!(ReadError, StoreError);
 
 impl From<ExportError> for CommandError {
     fn from(error: ExportError) -> Self {

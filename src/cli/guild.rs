@@ -3,24 +3,18 @@
 use std::io::{self, IsTerminal, Write};
 
 use clap::Subcommand;
-use serde::Serialize;
 
 use super::error::CommandError;
-use super::output::{JsonArg, print_list, print_outcome};
+use super::output::{JsonArg, print_outcome, print_rows};
 use crate::model::{GuildId, NOTE_KINDS, counted};
-use crate::store::{RemovedGuild, Store};
+use crate::records::Records;
+use crate::records::guild::{self, GuildChange, GuildInput, GuildName};
 
 /// `guildgate guild …`
 #[derive(Clone, Debug, Subcommand)]
 pub enum GuildCommand {
     /// Adds a guild to the store
-    Add {
-        /// The guild's id, such as 81384788765712384
-        id: GuildId,
-        /// The guild's name
-        #[arg(long, value_parser = guild_name)]
-        name: String,
-    },
+    Add(GuildInput),
     /// Lists all guilds, including those that the bot has left
     List(JsonArg),
     /// Renames a guild
@@ -28,8 +22,8 @@ pub enum GuildCommand {
         /// The guild's id
         id: GuildId,
         /// The guild's new name
-        #[arg(long, value_parser = guild_name)]
-        name: String,
+        #[arg(long)]
+        name: GuildName,
     },
     /// Removes a guild with its members, warns, reviews and keys
     ///
@@ -53,62 +47,43 @@ pub enum GuildCommand {
     },
 }
 
-/// Rejects a blank name, which most likely comes from a shell variable that was not set. The store replaces control
-/// characters by spaces.
-fn guild_name(text: &str) -> Result<String, &'static str> {
-    if text.chars().all(|c| c.is_whitespace() || c.is_control()) {
-        return Err("a guild's name is not empty");
-    }
-    Ok(text.to_owned())
-}
-
-#[derive(Serialize)]
-struct GuildRow {
-    id: GuildId,
-    name: String,
-    left: bool,
-}
-
 impl GuildCommand {
-    pub(super) async fn run(self, store: &Store, out: &mut dyn Write) -> Result<(), CommandError> {
-        match self {
-            GuildCommand::Add { id, name } => Ok(store.add_guild(&id, &name).await?),
-            GuildCommand::Rename { id, name } => Ok(store.rename_guild(&id, &name).await?),
-            GuildCommand::Remove { id, yes } => {
-                if !yes {
-                    confirm_removal(store, &id).await?;
-                }
-                let RemovedGuild { members, notes, keys } = store.remove_guild(&id).await?;
-                let notes = NOTE_KINDS.iter().zip(notes).map(|(kind, count)| counted(count, kind.name));
-                let with: Vec<String> = std::iter::once(counted(members, "member")).chain(notes).collect();
-                let (with, keys) = (with.join(", "), counted(keys, "key"));
-                print_outcome(out, &format!("guild {id} was removed, with {with} and {keys}"))
-            }
-            GuildCommand::Leave { id } => Ok(store.set_guild_departed(&id, true).await?),
-            GuildCommand::Return { id } => Ok(store.set_guild_departed(&id, false).await?),
+    pub(super) async fn run(self, records: &Records, out: &mut dyn Write) -> Result<(), CommandError> {
+        let (id, change) = match self {
+            GuildCommand::Add(input) => return Ok(guild::add(records, input).await.map(drop)?),
             GuildCommand::List(json) => {
-                let guilds = store.guilds().await?;
-                let rows = guilds.into_iter().map(|g| GuildRow { id: g.id, name: g.name, left: g.departed });
-                print_list(out, json, rows, |GuildRow { id, name, left }| {
-                    format!("{id}\t{name}{}", if *left { "\tleft" } else { "" })
-                })
+                let guilds = guild::list(records, None, usize::MAX).await?;
+                return print_rows(out, json, &guilds, &["id", "left", "name"]);
             }
-        }
+            GuildCommand::Remove { id, yes } => return remove(records, &id, yes, out).await,
+            GuildCommand::Rename { id, name } => (id, GuildChange { name: Some(name), left: None }),
+            GuildCommand::Leave { id } => (id, GuildChange { name: None, left: Some(true) }),
+            GuildCommand::Return { id } => (id, GuildChange { name: None, left: Some(false) }),
+        };
+        Ok(guild::change(records, &id, change).await.map(drop)?)
     }
+}
+
+async fn remove(records: &Records, id: &GuildId, yes: bool, out: &mut dyn Write) -> Result<(), CommandError> {
+    if !yes {
+        confirm_removal(id, &guild::show(records, id).await?.name)?;
+    }
+    let removed = guild::remove(records, id).await?;
+    let notes = NOTE_KINDS.iter().map(|kind| counted(removed.notes[kind.plural], kind.name));
+    let with: Vec<String> = std::iter::once(counted(removed.members, "member")).chain(notes).collect();
+    let (with, keys) = (with.join(", "), counted(removed.keys, "key"));
+    print_outcome(out, &format!("guild {id} was removed, with {with} and {keys}"))
 }
 
 /// Asks on the terminal whether to remove the guild; returns an error if the answer is not yes.
-async fn confirm_removal(store: &Store, id: &GuildId) -> Result<(), CommandError> {
-    let guilds = store.guilds().await?;
-    let Some(guild) = guilds.iter().find(|guild| guild.id == *id) else { return Ok(()) }; // the removal reports it
+fn confirm_removal(id: &GuildId, name: &str) -> Result<(), CommandError> {
     if !io::stdin().is_terminal() {
         return Err(CommandError::new(format!(
-            "guild {id} ({}) was not removed: its removal takes its members, warns, reviews and keys with it, and there \
-             is no terminal to ask on; --yes removes it without asking",
-            guild.name
+            "guild {id} ({name}) was not removed: its removal takes its members, warns, reviews and keys with it, and there \
+             is no terminal to ask on; --yes removes it without asking"
         )));
     }
-    let question = format!("Remove guild {id} ({}) with its members, warns, reviews and keys? [y/N] ", guild.name);
+    let question = format!("Remove guild {id} ({name}) with its members, warns, reviews and keys? [y/N] ");
     let mut answer = String::new();
     let asked = io::stderr().write_all(question.as_bytes()).and_then(|()| io::stdin().read_line(&mut answer));
     asked.map_err(|e| CommandError::new(format!("the answer could not be read: {e}; guild {id} was not removed")))?;

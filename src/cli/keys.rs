@@ -1,25 +1,31 @@
-//! `guildgate key`: lists, shows and revokes keys in the store, and hashes a key for a key file. `key_changes` makes and
-//! changes keys. A key is printed once, when it is made, and is stored as a digest only; afterwards it is named by its
-//! id. A running server learns of the change from the store's change feed.
+//! `guildgate key`: keys in the store, and the digest of a key for a key file. A key is printed once, when it is made or
+//! rotated, and is stored as a digest only; afterwards it is named by its id. A running server learns of a change from
+//! the store's change feed.
 
 use std::io::{Read, Write};
 
 use clap::Subcommand;
-use serde::Serialize;
 
 use super::error::CommandError;
-use super::key_changes::{CreateArgs, RotateArgs, SetArgs};
-use super::output::{JsonArg, print_record};
+use super::output::{JsonArg, print_row, print_rows, print_secret};
 use crate::clock::Clock;
-use crate::config::{Limits, secret};
+use crate::config::{Config, secret};
 use crate::keys::is_mistyped;
-use crate::model::{Digest, GuildId, Scope, date_of};
-use crate::store::{KeyRecord, Store};
+use crate::model::{Digest, GuildId, date_of};
+use crate::records::Records;
+use crate::records::key::{self, KeyChange, KeyInput, Rotation};
+use crate::store::Store;
 
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
     /// Creates a key and prints it, alone and once; the store keeps only its digest
-    Create(CreateArgs),
+    Create {
+        #[command(flatten)]
+        input: KeyInput,
+        /// Prints one JSON object: the key, and what `key show` prints
+        #[arg(long)]
+        json: bool,
+    },
     /// Lists the keys
     List {
         /// Lists only the keys of this guild
@@ -35,10 +41,22 @@ pub enum KeyCommand {
         #[command(flatten)]
         json: JsonArg,
     },
+    /// Reads a key from stdin and prints its id, guild, tier, scope and what is wrong with it, never the key
+    Find(JsonArg),
     /// Gives a key another secret and prints it, alone and once; id, tier, scope and budget stay
-    Rotate(RotateArgs),
+    Rotate {
+        /// The key's id, as `key list` prints it
+        id: String,
+        #[command(flatten)]
+        rotation: Rotation,
+    },
     /// Changes a key while it works; a running server follows within a second
-    Set(SetArgs),
+    Set {
+        /// The key's id, as `key list` prints it
+        id: String,
+        #[command(flatten)]
+        change: KeyChange,
+    },
     /// Removes a key with all its secrets; a running server refuses it within a second
     Revoke {
         /// The key's id, as `key list` prints it
@@ -48,65 +66,64 @@ pub enum KeyCommand {
     Hash,
 }
 
-/// A key as it is printed.
-#[derive(Serialize)]
-pub(super) struct KeyRow<'k> {
-    id: &'k str,
-    name: &'k str,
-    guild: &'k GuildId,
-    tier: &'k str,
-    scope: Scope,
-    created: i64,
-    expires: Option<i64>,
-    last_used: Option<i64>,
-    /// When the previous secret ends. Only `key show` prints it, while that secret still works.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    previous_until: Option<i64>,
-    /// The secret. Only `key create` prints it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) key: Option<&'k str>,
-}
-
 impl KeyCommand {
-    pub(super) async fn run(self, store: &Store, limits: &Limits, out: &mut dyn Write) -> Result<(), CommandError> {
+    pub(super) async fn run(self, records: &Records, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
-            KeyCommand::Create(args) => args.run(store, limits, out).await,
-            KeyCommand::List { guild, json: JsonArg { json } } => {
-                let mut keys = store.keys().await?;
-                if let Some(guild) = guild {
-                    keys.retain(|key| key.guild == guild);
-                    if keys.is_empty() && !store.guilds().await?.iter().any(|known| known.id == guild) {
-                        return Err(CommandError::new(format!(
-                            "guild {guild} is not in the store; `guildgate guild list` shows those there are"
-                        )));
-                    }
-                }
-                let rows: Vec<KeyRow<'_>> = keys.iter().map(|key| KeyRow::new(key, limits)).collect();
-                if json {
-                    Ok(writeln!(out, "{}", serde_json::to_string(&rows)?)?)
-                } else {
-                    Ok(rows.iter().try_for_each(|row| writeln!(out, "{}", row.line()))?)
-                }
+            KeyCommand::Create { input, json } => {
+                let issued = key::create(records, input).await?;
+                let id = &issued.row.id;
+                let secret = if json { serde_json::to_string(&issued)? } else { issued.key.clone() };
+                let next_step = format!("`guildgate key revoke {id}` removes it; then create another");
+                print_secret(out, &secret, &format!("key {id} was created"), &next_step)
+            }
+            KeyCommand::List { guild, json } => {
+                let keys = key::list(records, guild.as_ref(), None, usize::MAX).await?;
+                print_rows(out, json, &keys, &["id", "guild", "tier", "scope", "expires", "last_used", "name"])
             }
             KeyCommand::Show { id, json } => {
-                let key = store.key(&id).await?.ok_or_else(|| {
-                    CommandError::new(format!("there is no key '{id}'; `guildgate key list` prints the ids"))
-                })?;
-                let now = Clock::system().unix();
-                let previous_until = key.previous_ends().filter(|end| *end > now);
-                let row = KeyRow { previous_until, ..KeyRow::new(&key, limits) };
-                print_record(out, json, &row, &row.page())
+                let fields =
+                    ["id", "name", "guild", "tier", "scope", "created", "expires", "last_used", "previous_until"];
+                print_row(out, json, &key::show(records, &id).await?, &fields)
             }
-            KeyCommand::Rotate(args) => args.run(store, out).await,
-            KeyCommand::Set(args) => args.run(store, limits).await,
-            KeyCommand::Revoke { id } => Ok(store.revoke_key(&id).await?),
+            KeyCommand::Rotate { id, rotation } => {
+                let issued = key::rotate(records, &id, rotation).await?;
+                let previous = match issued.row.previous_until {
+                    Some(end) => {
+                        let end = date_of(end);
+                        format!("the previous secret works until {end} at the latest, and not after another rotation")
+                    }
+                    None => "no other secret works".to_owned(),
+                };
+                let next_step = format!("{previous}; `guildgate key rotate {id}` makes another");
+                print_secret(out, &issued.key, &format!("key {id} was rotated"), &next_step)
+            }
+            KeyCommand::Set { id, change } => Ok(key::change(records, &id, change).await.map(drop)?),
+            KeyCommand::Revoke { id } => Ok(records.store.revoke_key(&id).await?),
+            KeyCommand::Find(json) => find(&records.config, Some(&records.store), json, out).await,
             KeyCommand::Hash => hash(&mut std::io::stdin().lock(), out),
         }
     }
 }
 
+/// Reads a key and prints what is known of it; fails if nobody has it. `store`: that of the keys or of their guilds.
+pub(super) async fn find(
+    config: &Config,
+    store: Option<&Store>,
+    json: JsonArg,
+    out: &mut dyn Write,
+) -> Result<(), CommandError> {
+    let digest = read_key(&mut std::io::stdin().lock())?;
+    let found = key::find(config, store, digest, Clock::system().unix()).await?;
+    print_row(out, json, &found, &["id", "guild", "tier", "scope", "expires", "wrong"])
+}
+
 /// Reads a key and prints its digest, as a key file expects it.
 pub(super) fn hash(input: &mut dyn Read, out: &mut dyn Write) -> Result<(), CommandError> {
+    Ok(writeln!(out, "{}", read_key(input)?)?)
+}
+
+/// The digest of a key that is typed.
+fn read_key(input: &mut dyn Read) -> Result<Digest, CommandError> {
     let key = secret::read("stdin", input).map_err(CommandError::new)?;
     let key = key.as_bytes();
     if is_mistyped(key) {
@@ -115,54 +132,13 @@ pub(super) fn hash(input: &mut dyn Read, out: &mut dyn Write) -> Result<(), Comm
              it was mistyped or changed on the way; copy it again",
         ));
     }
-    Ok(writeln!(out, "{}", Digest::of(key))?)
-}
-
-impl<'k> KeyRow<'k> {
-    pub(super) fn new(key: &'k KeyRecord, limits: &'k Limits) -> Self {
-        KeyRow {
-            id: &key.id,
-            name: &key.name,
-            guild: &key.guild,
-            tier: key.tier.as_deref().unwrap_or(&limits.default_tier.name),
-            scope: key.scope,
-            created: key.created,
-            expires: key.expires,
-            last_used: key.last_used,
-            previous_until: None,
-            key: None,
-        }
-    }
-
-    fn line(&self) -> String {
-        let KeyRow { id, name, guild, tier, scope, .. } = self;
-        let (expires, used) = (date_or_never(self.expires), date_or_never(self.last_used));
-        let line = format!("{id}  guild={guild} tier={tier} scope={scope} expires={expires} last_used={used} {name}");
-        line.trim_end().to_owned()
-    }
-
-    fn page(&self) -> String {
-        let KeyRow { id, name, guild, tier, scope, .. } = self;
-        let (created, expires) = (date_of(self.created), date_or_never(self.expires));
-        let mut page = format!(
-            "id         {id}\nname       {name}\nguild      {guild}\ntier       {tier}\nscope      {scope}\n\
-             created    {created}\nexpires    {expires}\nlast used  {}",
-            date_or_never(self.last_used)
-        );
-        if let Some(end) = self.previous_until {
-            page += &format!("\nrotated    the previous secret works until {}", date_of(end));
-        }
-        page
-    }
-}
-
-fn date_or_never(unix: Option<i64>) -> String {
-    unix.map_or_else(|| "never".to_owned(), date_of)
+    Ok(Digest::of(key))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::tests::TestStore;
 
     #[test]
     fn a_key_is_hashed_without_its_line_end() {
@@ -175,6 +151,37 @@ mod tests {
     fn an_input_that_is_not_one_key_is_not_hashed() {
         for input in [&b""[..], b"\n", b"one\ntwo\n"] {
             assert!(hash(&mut &*input, &mut Vec::new()).is_err());
+        }
+    }
+
+    /// An output to which nothing can be written, like a full disk.
+    struct FullOutput;
+
+    impl Write for FullOutput {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::StorageFull.into())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_key_that_cannot_be_printed_is_named_by_its_id() {
+        let store = TestStore::new().await;
+        store.run("guild add 81 --name Night_Watch").await.unwrap();
+        let message = store.run_into("key create --guild 81", &mut FullOutput).await.unwrap_err().message;
+        let id = store.records.store.keys().await.unwrap().remove(0).id;
+        let outcome = format!("key {id} was created, but the secret could not be printed");
+        assert!(message.starts_with(&outcome), "{message}");
+        assert!(message.contains(&format!("`guildgate key revoke {id}`")) && !message.contains("gg_"), "{message}");
+        for (overlap, previous) in [("24h", "the previous secret works until 2"), ("0s", "no other secret works")] {
+            let rotate = format!("key rotate {id} --overlap {overlap}");
+            let message = store.run_into(&rotate, &mut FullOutput).await.unwrap_err().message;
+            for part in [&format!("key {id} was rotated, "), previous, &format!("`guildgate key rotate {id}` makes")] {
+                assert!(message.contains(part), "{part}: {message}");
+            }
         }
     }
 }

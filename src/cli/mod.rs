@@ -7,7 +7,6 @@ mod error; // a command that failed: exit code 1
 mod guild; // guild
 mod health; // health
 mod input; // files and stdin, plain or gzip
-mod key_changes; // key create, key rotate, key set
 mod keys; // key
 mod limits; // limits
 mod member; // member
@@ -32,9 +31,12 @@ use clap::{CommandFactory, Parser, Subcommand};
 use tokio::signal::ctrl_c;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::config::{self, Config, Limits, LoadError, Loaded, StoreAt};
+use crate::clock::Clock;
+use crate::config::{self, Config, LoadError, Loaded, StoreAt};
 use crate::keys::hide_keys;
 use crate::process::{self, HeldSignals, ProcessError};
+use crate::records::Records;
+use crate::records::note::{ReviewInput, WarnInput};
 use crate::store::{IfMissing, Store, StoreError, StoreState};
 use error::CommandError;
 use output::print_to_stderr;
@@ -114,10 +116,10 @@ enum RecordCommand {
     Member(member::MemberCommand),
     /// Warns of members
     #[command(subcommand)]
-    Warn(notes::WarnCommand),
+    Warn(notes::NoteCommand<WarnInput>),
     /// Reviews of members
     #[command(subcommand)]
-    Review(notes::ReviewCommand),
+    Review(notes::NoteCommand<ReviewInput>),
 }
 
 /// Why the process does not exit with 0.
@@ -224,12 +226,21 @@ impl Command {
             Command::Record(RecordCommand::Key(keys::KeyCommand::Hash)) => {
                 Ok(keys::hash(&mut io::stdin().lock(), &mut out)?)
             }
+            Command::Record(RecordCommand::Key(keys::KeyCommand::Find(json))) => {
+                let loaded = load()?;
+                Ok(runtime()?.block_on(async {
+                    let needs_store = loaded.config.needs_store();
+                    let store = if needs_store { Some(open_store(&loaded, IfMissing::Refuse).await?) } else { None };
+                    keys::find(&loaded.config, store.as_deref(), json, &mut out).await
+                })?)
+            }
             Command::Record(command) => {
                 let loaded = load()?;
                 command.must_be_in_store(&loaded.config).map_err(CommandError::new)?;
                 Ok(runtime()?.block_on(async {
                     let store = open_store(&loaded, command.if_missing()).await?;
-                    command.run(&store, &loaded.config.limits, &mut out).await
+                    let records = Records { store, config: Arc::new(loaded.config), clock: Clock::system() };
+                    command.run(&records, &mut out).await
                 })?)
             }
             Command::Import(args) => Ok(runtime()?.block_on(args.run(&load()?, &mut out))?),
@@ -259,7 +270,7 @@ impl RecordCommand {
     /// What to do if there is no store yet.
     fn if_missing(&self) -> IfMissing {
         match self {
-            RecordCommand::Guild(guild::GuildCommand::Add { .. }) => IfMissing::Make,
+            RecordCommand::Guild(guild::GuildCommand::Add(_)) => IfMissing::Make,
             _ => IfMissing::Refuse,
         }
     }
@@ -274,13 +285,13 @@ impl RecordCommand {
         }
     }
 
-    async fn run(self, store: &Store, limits: &Limits, out: &mut dyn Write) -> Result<(), CommandError> {
+    async fn run(self, records: &Records, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
-            RecordCommand::Guild(command) => command.run(store, out).await,
-            RecordCommand::Key(command) => command.run(store, limits, out).await,
-            RecordCommand::Member(command) => command.run(store, out).await,
-            RecordCommand::Warn(command) => command.run(store, out).await,
-            RecordCommand::Review(command) => command.run(store, out).await,
+            RecordCommand::Guild(command) => command.run(records, out).await,
+            RecordCommand::Key(command) => command.run(records, out).await,
+            RecordCommand::Member(command) => command.run(records, out).await,
+            RecordCommand::Warn(command) => command.run(records, out).await,
+            RecordCommand::Review(command) => command.run(records, out).await,
         }
     }
 }

@@ -5,8 +5,11 @@ use std::io::{self, Write};
 
 use clap::Args;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::error::CommandError;
+use super::table::aligned;
+use crate::model::date_of;
 
 /// `--json`, of commands that list or show something.
 #[derive(Clone, Copy, Debug, Args)]
@@ -27,26 +30,52 @@ pub(super) fn print_record(
     Ok(writeln!(out, "{}", json.as_deref().unwrap_or(text))?)
 }
 
-/// Prints rows as lines of text or as one JSON array. `line` separates columns by tabs, which no stored text contains.
-pub(super) fn print_list<T: Serialize>(
+/// Prints rows as a table of these fields, or as one JSON array with all of them.
+pub(super) fn print_rows<T: Serialize>(
     out: &mut dyn Write,
     JsonArg { json }: JsonArg,
-    rows: impl Iterator<Item = T>,
-    line: fn(&T) -> String,
+    rows: &[T],
+    fields: &[&str],
 ) -> Result<(), CommandError> {
-    if !json {
-        for row in rows {
-            writeln!(out, "{}", line(&row))?;
-        }
-        return Ok(());
+    if json {
+        let rows = rows.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
+        return Ok(writeln!(out, "[{}]", rows.join(",\n"))?);
     }
-    let mut separator = "[";
+    let mut lines = vec![fields.iter().map(|field| field.to_uppercase().replace('_', " ")).collect()];
     for row in rows {
-        write!(out, "{separator}")?;
-        serde_json::to_writer(&mut *out, &row)?;
-        separator = ",\n";
+        let row = serde_json::to_value(row)?;
+        lines.push(fields.iter().map(|field| in_words(field, &row[field])).collect());
     }
-    Ok(writeln!(out, "{}", if separator == "[" { "[]" } else { "]" })?)
+    Ok(write!(out, "{}", aligned(&lines, usize::MAX))?)
+}
+
+/// Prints a row as a line for each of these fields, or as one JSON object with all of them.
+pub(super) fn print_row<T: Serialize>(
+    out: &mut dyn Write,
+    json: JsonArg,
+    row: &T,
+    fields: &[&str],
+) -> Result<(), CommandError> {
+    let value = serde_json::to_value(row)?;
+    let lines = fields.iter().map(|field| vec![field.replace('_', " "), in_words(field, &value[field])]);
+    print_record(out, json, row, aligned(&lines.collect::<Vec<_>>(), usize::MAX).trim_end())
+}
+
+/// The fields that are points in time.
+const TIMES: [&str; 4] = ["created", "expires", "last_used", "previous_until"];
+
+/// A field's value for a person.
+fn in_words(field: &str, value: &Value) -> String {
+    match value {
+        Value::Null if field == "previous_until" => "-".to_owned(),
+        Value::Null => "never".to_owned(),
+        Value::Bool(yes) => if *yes { "yes" } else { "no" }.to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Number(unix) if TIMES.contains(&field) => unix.as_i64().map(date_of).unwrap_or_default(),
+        Value::Array(texts) if texts.is_empty() => "nothing".to_owned(),
+        Value::Array(texts) => texts.iter().map(|text| in_words(field, text)).collect::<Vec<_>>().join("; "),
+        other => other.to_string(),
+    }
 }
 
 /// Prints what a command has done. If this fails, the error says that the command itself did not.

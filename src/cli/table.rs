@@ -20,25 +20,29 @@ pub(super) fn table<R>(rows: &[R], columns: &[Column<R>], more: &str) -> String 
     let mut lines: Vec<Vec<String>> = vec![columns.iter().map(|(head, _)| (*head).to_owned()).collect()];
     let cells = |row| columns.iter().map(|(_, cell)| one_line(&cell(row)).into_owned()).collect();
     lines.extend(rows.iter().take(MAX_ROWS).map(cells));
-    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default();
-    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
-    let mut text = String::new();
-    for line in &lines {
-        let mut row = String::new();
-        for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
-            // Writing to a String does not fail.
-            let _ = match column {
-                0 => write!(row, "{cell:<width$}"),
-                1..NAME_COLUMNS => write!(row, "  {cell:<width$}"),
-                _ => write!(row, "  {cell:>width$}"),
-            };
-        }
-        text.push_str(row.trim_end());
-        text.push('\n');
-    }
+    let mut text = aligned(&lines, NAME_COLUMNS);
     if rows.len() > MAX_ROWS {
         let more = counted((rows.len() - MAX_ROWS) as u64, more);
         text += &format!("… and {more}: --json prints all of them\n");
+    }
+    text
+}
+
+/// Lines of cells as aligned columns; those after the first `left` are aligned right.
+pub(super) fn aligned(lines: &[Vec<String>], left: usize) -> String {
+    let columns = lines.first().map_or(0, Vec::len);
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default();
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for line in lines {
+        let mut row = String::new();
+        for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
+            row += if column > 0 { "  " } else { "" };
+            // Writing to a String does not fail.
+            let _ = if column < left { write!(row, "{cell:<width$}") } else { write!(row, "{cell:>width$}") };
+        }
+        text.push_str(row.trim_end());
+        text.push('\n');
     }
     text
 }

@@ -2,46 +2,52 @@
 
 use std::str::FromStr;
 
+use serde::Deserialize;
+
 use super::leaf::HumanDuration;
+use crate::json::Whole;
 use crate::model::{LATEST_DATE, date_of, unix_of};
 
-/// An expiry as typed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// An end as it is typed; in JSON a number of Unix seconds, or a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Typed")]
 pub enum Expires {
     /// Unix seconds.
     At(i64),
     /// Seconds from now.
     In(i64),
-}
-
-/// An expiry as typed, or `never`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExpiresOrNever {
-    At(Expires),
     Never,
 }
 
-/// The forms in which an expiry is typed.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "an end is Unix seconds, or a text such as \"90d\", \"2026-12-24\" or \"2026-12-24T18:00:00Z\""
+)]
+enum Typed {
+    Seconds(Whole),
+    Text(String),
+}
+
+/// The forms in which an end is typed.
 const USAGE: &str = "an end is a while from now such as 90d, 24h, 15m or 90s, a day such as 2026-12-24 (from its first \
-    second on, UTC), a time such as 2026-12-24T18:00:00Z, or Unix seconds; the latest is 9999-12-31T23:59:59Z";
+    second on, UTC), a time such as 2026-12-24T18:00:00Z, Unix seconds, or never; the latest is 9999-12-31T23:59:59Z";
 
 impl Expires {
-    /// In Unix seconds, as is `now`.
-    fn unix(self, now: i64) -> i64 {
-        match self {
+    /// In Unix seconds, as is `now`, if it is after `now` and not after the last second of the year 9999; `None`: never.
+    ///
+    /// # Errors
+    /// Why not; it continues the setting's name.
+    pub fn in_future(self, now: i64) -> Result<Option<i64>, String> {
+        let unix = match self {
             Expires::At(seconds) => seconds,
             Expires::In(seconds) => now.saturating_add(seconds),
-        }
-    }
-
-    /// In Unix seconds, if it is after `now` and not after the last second of the year 9999. The error continues the
-    /// setting's name.
-    pub fn in_future(self, now: i64) -> Result<i64, String> {
-        let unix = self.unix(now);
+            Expires::Never => return Ok(None),
+        };
         if unix > LATEST_DATE {
             return Err(format!("is too late: the latest end is {}", date_of(LATEST_DATE)));
         }
-        if unix > now { Ok(unix) } else { Err(format!("is {}, which is not in the future", date_of(unix))) }
+        if unix > now { Ok(Some(unix)) } else { Err(format!("is {}, which is not in the future", date_of(unix))) }
     }
 }
 
@@ -49,6 +55,9 @@ impl FromStr for Expires {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, &'static str> {
+        if text == "never" {
+            return Ok(Expires::Never);
+        }
         if text.contains('-') {
             return unix_of(text).map(Expires::At).ok_or(USAGE);
         }
@@ -62,13 +71,13 @@ impl FromStr for Expires {
     }
 }
 
-impl FromStr for ExpiresOrNever {
-    type Err = String;
+impl TryFrom<Typed> for Expires {
+    type Error = &'static str;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "never" => Ok(ExpiresOrNever::Never),
-            time => time.parse().map(ExpiresOrNever::At).map_err(|usage: &str| format!("{usage}, or never")),
+    fn try_from(typed: Typed) -> Result<Self, &'static str> {
+        match typed {
+            Typed::Seconds(Whole(unix)) => Ok(Expires::At(unix)),
+            Typed::Text(text) => text.parse(),
         }
     }
 }
@@ -80,9 +89,9 @@ mod tests {
     #[test]
     fn a_bare_number_is_unix_seconds_and_one_with_a_unit_counts_from_now() {
         let cases =
-            [("1790000000", 1_790_000_000), ("90s", 1090), ("2m", 1120), ("1h", 4600), ("1d", 87_400), ("1ms", 1001)];
+            [("1790000000", 1_790_000_000), ("90s", 1089), ("2m", 1119), ("1h", 4599), ("1d", 87_399), ("1ms", 1000)];
         for (text, expected) in cases {
-            assert_eq!(text.parse::<Expires>().map(|e| e.unix(1000)), Ok(expected), "{text}");
+            assert_eq!(text.parse::<Expires>().map(|e| e.in_future(999)), Ok(Ok(Some(expected))), "{text}");
         }
     }
 
@@ -94,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_time_in_the_past_is_refused_with_its_date() {
-        assert_eq!(Expires::In(1).in_future(1000), Ok(1001));
+        assert_eq!(Expires::In(1).in_future(1000), Ok(Some(1001)));
         for past in [Expires::At(1000), Expires::At(0), Expires::In(0)] {
             assert!(past.in_future(1000).is_err_and(|e| e.contains("1970-01-01T00:")));
         }
@@ -102,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_time_after_the_latest_date_is_refused() {
-        assert_eq!(Expires::At(LATEST_DATE).in_future(1000), Ok(LATEST_DATE));
+        assert_eq!(Expires::At(LATEST_DATE).in_future(1000), Ok(Some(LATEST_DATE)));
         for late in
             [Expires::At(LATEST_DATE + 1), Expires::In(LATEST_DATE), Expires::At(i64::MAX), Expires::In(i64::MAX)]
         {
@@ -119,12 +128,8 @@ mod tests {
     }
 
     #[test]
-    fn never_is_accepted_only_where_it_is_allowed() {
-        assert_eq!("never".parse::<ExpiresOrNever>(), Ok(ExpiresOrNever::Never));
-        assert_eq!("90s".parse::<ExpiresOrNever>(), Ok(ExpiresOrNever::At(Expires::In(90))));
-        assert!("never".parse::<Expires>().is_err());
-        for text in ["Never", "", "1y"] {
-            assert!(text.parse::<ExpiresOrNever>().is_err_and(|usage| usage.ends_with("or never")), "{text}");
-        }
+    fn never_is_no_point_in_time() {
+        assert_eq!("never".parse::<Expires>().map(|end| end.in_future(1000)), Ok(Ok(None)));
+        assert!("Never".parse::<Expires>().is_err());
     }
 }

@@ -236,7 +236,7 @@ async fn refusals_come_in_the_contracts_order_and_before_the_body() {
     let bad = RequestHeader { path: b"/setPoints", ..bad };
     assert_eq!(w.refused_unread(&bad).await, Fault::TooManyRequests { retry_after: 1 });
     w.advance(3);
-    w.store.set_guild_departed(&w.guild(), true).await.unwrap();
+    w.store.set_guild(&w.guild(), None, Some(true)).await.unwrap();
     w.gateway.follower.apply_keys(w.gateway.follower.load_keys(None).await.unwrap());
     let ask = async |body| w.ask("getPoints", "k1", body).await.answer.unwrap_err();
     assert_eq!(ask("memberID=7&memberID=7").await, Fault::Repeated(Param::MemberId));

@@ -4,7 +4,6 @@
 mod budgets;
 mod file;
 mod in_flight;
-mod issue;
 mod key;
 mod learned;
 mod secret;
@@ -16,7 +15,6 @@ mod tests;
 pub use budgets::Budgets;
 pub use file::{KeyFileError, read_key_file};
 pub use in_flight::{InFlightGuard, InFlightSlot};
-pub use issue::{IssueError, NewKey, check_tier, rotate};
 pub use key::{Guild, Key, ListedKey};
 pub use learned::{KeyStatus, LearnedKeyRules, LearnedKeys};
 pub use secret::{ApiKey, hide_keys, is_mistyped, random_token};

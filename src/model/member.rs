@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// A member's id: 0 to 2^63-1. `007` and `7` are one member (contract section 1, "Parameters").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "u64")]
+#[serde(try_from = "String", into = "String")] // JSON numbers lose digits in many readers
 pub struct MemberId(u64);
 
 impl MemberId {
@@ -30,11 +30,17 @@ impl MemberId {
     }
 }
 
-impl TryFrom<u64> for MemberId {
+impl TryFrom<String> for MemberId {
     type Error = &'static str;
 
-    fn try_from(value: u64) -> Result<Self, &'static str> {
-        MemberId::new(value).ok_or("a member id is at most 9223372036854775807")
+    fn try_from(text: String) -> Result<Self, &'static str> {
+        text.parse()
+    }
+}
+
+impl From<MemberId> for String {
+    fn from(id: MemberId) -> String {
+        id.to_string()
     }
 }
 

@@ -4,12 +4,24 @@ use super::conn::{Row, json_rows};
 use super::*;
 use crate::model::{NOTE_KINDS, one_line};
 
-const KEYS: &str = "SELECT k.id, k.name, g.id, k.digest, k.tier, k.scope, k.created, k.expires, k.last_used, \
-    k.previous, k.previous_until FROM key k JOIN guild g ON g.no = k.guild \
-    WHERE k.id > $1 AND (CAST($2 AS text) IS NULL OR g.id = $2) ORDER BY k.id LIMIT $3";
+macro_rules! keys_where {
+    ($condition:literal) => {
+        concat!(
+            "SELECT k.id, k.name, g.id, k.digest, k.tier, k.scope, k.created, k.expires, k.last_used, k.previous, \
+             k.previous_until FROM key k JOIN guild g ON g.no = k.guild WHERE ",
+            $condition
+        )
+    };
+}
 
-const KEY: &str = "SELECT k.id, k.name, g.id, k.digest, k.tier, k.scope, k.created, k.expires, k.last_used, \
-    k.previous, k.previous_until FROM key k JOIN guild g ON g.no = k.guild WHERE k.id = $1";
+const KEYS: &str = keys_where!("k.id > $1 AND (CAST($2 AS text) IS NULL OR g.id = $2) ORDER BY k.id LIMIT $3");
+
+const KEY: &str = keys_where!("k.id = $1");
+
+/// By its secret, or by the one before its last rotation.
+const KEY_OF: &str = keys_where!(
+    "k.id = (SELECT id FROM key WHERE digest = $1 UNION ALL SELECT id FROM key WHERE previous = $1 LIMIT 1)"
+);
 
 const CREATE_KEY: &str = "INSERT INTO key (id, digest, guild, name, tier, scope, created, expires, last_used, \
     previous, previous_until) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (id) DO NOTHING";
@@ -22,23 +34,40 @@ const SET_KEY: &str = "UPDATE key SET name = coalesce($2, name), scope = coalesc
     tier = CASE WHEN CAST($4 AS bigint) = 1 THEN $5 ELSE tier END, \
     expires = CASE WHEN CAST($6 AS bigint) = 1 THEN $7 ELSE expires END WHERE id = $1";
 
+const GUILDS: &str = "SELECT id, name, gone FROM guild WHERE id > $1 ORDER BY id LIMIT $2";
+
+const GUILD: &str = "SELECT id, name, gone FROM guild WHERE id = $1";
+
 const NOTE_LAST_USE: &str = "UPDATE key SET last_used = CAST(a.value ->> 1 AS bigint) FROM json_each($1) a \
     WHERE key.id = a.value ->> 0 AND coalesce(key.last_used, -1) < CAST(a.value ->> 1 AS bigint)";
 
 /// Keys whose last use one transaction records, so that other writes wait some 40 ms at most.
 const USES_AT_ONCE: usize = 1000;
 
-const TAKEN: &str = "SELECT id FROM key WHERE digest = $1 UNION ALL SELECT id FROM key WHERE previous = $1 LIMIT 1";
-
 impl Store {
     /// Every guild by id, including departed ones.
     pub async fn guilds(&self) -> Result<Vec<GuildRecord>, StoreError> {
         self.all(|conn| {
             conn.check()?;
-            let guild = |mut row: Row| Ok(GuildRecord { id: row.take(0)?, name: row.take(1)?, departed: row.take(2)? });
-            conn.rows("SELECT id, name, gone FROM guild ORDER BY id", &[])?.into_iter().map(guild).collect()
+            conn.rows(GUILDS, values!["", i64::MAX])?.into_iter().map(guild).collect()
         })
         .await
+    }
+
+    /// So many guilds after the id `after`, by id.
+    pub async fn guilds_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<GuildRecord>, StoreError> {
+        let after = after.unwrap_or_default().to_owned();
+        self.list(move |conn| {
+            conn.check()?;
+            conn.rows(GUILDS, values![&*after, limit])?.into_iter().map(guild).collect()
+        })
+        .await
+    }
+
+    /// The guild of this id.
+    pub async fn guild(&self, id: &GuildId) -> Result<Option<GuildRecord>, StoreError> {
+        let id = id.clone();
+        self.list(move |conn| conn.row(GUILD, values![&id])?.map(guild).transpose()).await
     }
 
     /// Every key, by id.
@@ -68,22 +97,35 @@ impl Store {
         self.list(move |conn| conn.row(KEY, values![&*id])?.map(key).transpose()).await
     }
 
+    /// The key with this secret, also as the one before its last rotation.
+    pub async fn key_of(&self, secret: Digest) -> Result<Option<KeyRecord>, StoreError> {
+        self.list(move |conn| conn.row(KEY_OF, values![&secret])?.map(key).transpose()).await
+    }
+
     /// Adds a guild. Refused: one that exists.
-    pub async fn add_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError> {
-        let sql = "INSERT INTO guild (id, name) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING";
-        let (guild, name) = (guild.clone(), one_line(name).into_owned());
+    pub async fn add_guild(&self, id: &GuildId, name: &str) -> Result<GuildRecord, StoreError> {
+        let sql = "INSERT INTO guild (id, name) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING RETURNING id, name, gone";
+        let (id, name) = (id.clone(), one_line(name).into_owned());
         self.write(Some(Change::Directory), move |conn| {
-            conn.change(sql, values![&guild, &*name], || refusals::guild_exists(&guild))
+            let added = conn.row(sql, values![&id, &*name])?;
+            added.map_or_else(|| Err(refusals::guild_exists(&id)), guild)
         })
         .await
     }
 
-    /// Renames a guild. Refused: one that does not exist.
-    pub async fn rename_guild(&self, guild: &GuildId, name: &str) -> Result<(), StoreError> {
-        let (guild, name) = (guild.clone(), one_line(name).into_owned());
+    /// Changes a guild's name, and whether the bot has left it, where they are given. Refused: one that does not exist.
+    pub async fn set_guild(
+        &self,
+        id: &GuildId,
+        name: Option<&str>,
+        departed: Option<bool>,
+    ) -> Result<GuildRecord, StoreError> {
+        let (id, name) = (id.clone(), name.map(|name| one_line(name).into_owned()));
         self.write(Some(Change::Directory), move |conn| {
-            let sql = "UPDATE guild SET name = $2 WHERE id = $1";
-            conn.change(sql, values![&guild, &*name], || refusals::unknown_guild(&guild))
+            let sql = "UPDATE guild SET name = coalesce($2, name), gone = coalesce($3, gone) WHERE id = $1 \
+                RETURNING id, name, gone";
+            let changed = conn.row(sql, values![&id, name.as_deref(), departed])?;
+            changed.map_or_else(|| Err(refusals::unknown_guild(&id)), guild)
         })
         .await
     }
@@ -105,16 +147,6 @@ impl Store {
             let keys = conn.execute("DELETE FROM key WHERE guild = $1", values![no])?;
             conn.execute("DELETE FROM guild WHERE no = $1", values![no])?;
             Ok(RemovedGuild { members, notes, keys })
-        })
-        .await
-    }
-
-    /// Records that a guild has departed (the bot has left it), or is back. Refused: one that does not exist.
-    pub async fn set_guild_departed(&self, guild: &GuildId, departed: bool) -> Result<(), StoreError> {
-        let guild = guild.clone();
-        self.write(Some(Change::Directory), move |conn| {
-            let sql = "UPDATE guild SET gone = $2 WHERE id = $1";
-            conn.change(sql, values![&guild, departed], || refusals::unknown_guild(&guild))
         })
         .await
     }
@@ -153,7 +185,7 @@ impl Store {
         digest: Digest,
         previous_until: Option<i64>,
         now: i64,
-    ) -> Result<(), StoreError> {
+    ) -> Result<KeyRecord, StoreError> {
         let (id, until) = (id.to_owned(), previous_until.filter(|until| *until > now));
         self.write(Some(Change::Directory), move |conn| {
             let found = conn.row("SELECT expires FROM key WHERE id = $1", values![&*id])?;
@@ -162,13 +194,14 @@ impl Store {
                 return Err(refusals::expired_key(&id));
             }
             refuse_taken(conn, &digest)?;
-            conn.execute(ROTATE_KEY, values![&*id, &digest, until]).map(drop)
+            conn.execute(ROTATE_KEY, values![&*id, &digest, until])?;
+            known_key(conn, &id)
         })
         .await
     }
 
     /// Changes the given fields of a key. Refused: one that does not exist.
-    pub async fn set_key(&self, id: &str, change: KeyChange) -> Result<(), StoreError> {
+    pub async fn set_key(&self, id: &str, change: KeyChange) -> Result<KeyRecord, StoreError> {
         let id = id.to_owned();
         self.write(Some(Change::Directory), move |conn| {
             let KeyChange { name, tier, scope, expires } = &change;
@@ -181,7 +214,8 @@ impl Store {
                 expires.is_some(),
                 expires.flatten(),
             ];
-            conn.change(SET_KEY, values, || refusals::unknown_key(&id))
+            conn.execute(SET_KEY, values)?;
+            known_key(conn, &id)
         })
         .await
     }
@@ -223,8 +257,16 @@ pub(super) fn guild_number(conn: &mut dyn Conn, guild: &GuildId) -> Result<i64, 
 
 /// Refuses a digest that a key has, as its secret or as its previous one.
 fn refuse_taken(conn: &mut dyn Conn, digest: &Digest) -> Result<(), StoreError> {
-    let owner = conn.row(TAKEN, values![digest])?.map(|mut row| row.take::<String>(0)).transpose()?;
+    let owner = conn.row(KEY_OF, values![digest])?.map(|mut row| row.take::<String>(0)).transpose()?;
     owner.map_or(Ok(()), |id| Err(refusals::secret_taken(&id)))
+}
+
+fn known_key(conn: &mut dyn Conn, id: &str) -> Result<KeyRecord, StoreError> {
+    conn.row(KEY, values![id])?.map_or_else(|| Err(refusals::unknown_key(id)), key)
+}
+
+fn guild(mut row: Row) -> Result<GuildRecord, StoreError> {
+    Ok(GuildRecord { id: row.take(0)?, name: row.take(1)?, departed: row.take(2)? })
 }
 
 fn key(mut row: Row) -> Result<KeyRecord, StoreError> {

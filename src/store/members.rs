@@ -13,7 +13,7 @@ const MAKE_MEMBER: &str = "INSERT INTO member (guild, member, name, points) VALU
     ON CONFLICT (guild, member) DO NOTHING";
 
 const SET_MEMBER: &str = "UPDATE member SET name = coalesce($3, name), points = coalesce($4, points) \
-    WHERE guild = $1 AND member = $2";
+    WHERE guild = $1 AND member = $2 RETURNING member, name, points";
 
 const MEMBERS: &str = "SELECT member, name, points FROM member WHERE guild = $1 AND member > $2 \
     ORDER BY member LIMIT $3";
@@ -39,12 +39,13 @@ impl Store {
         member: MemberId,
         name: Option<&str>,
         points: Option<i64>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<MemberRecord, StoreError> {
         name.map_or(Ok(()), refusals::member_name).map_err(StoreError::Refused)?;
         let (guild, name) = (guild.clone(), name.map(|name| one_line(name).into_owned()));
         self.write(Some(Change::Member(member)), move |conn| {
             let no = make_member(conn, &guild, member)?;
-            conn.execute(SET_MEMBER, values![no, member, name.as_deref(), points]).map(drop)
+            let set = conn.row(SET_MEMBER, values![no, member, name.as_deref(), points])?;
+            set.map_or_else(|| Err(refusals::unknown_member(&guild, member)), member_record)
         })
         .await
     }
@@ -59,9 +60,7 @@ impl Store {
         let (guild, after) = (guild.clone(), after.map_or(-1, MemberId::as_i64));
         self.list(move |conn| {
             let no = guild_number(conn, &guild)?;
-            let member =
-                |mut row: Row| Ok(MemberRecord { member: row.take(0)?, name: row.take(1)?, points: row.take(2)? });
-            conn.rows(MEMBERS, values![no, after, limit])?.into_iter().map(member).collect()
+            conn.rows(MEMBERS, values![no, after, limit])?.into_iter().map(member_record).collect()
         })
         .await
     }
@@ -182,6 +181,10 @@ impl Store {
         })
         .await
     }
+}
+
+fn member_record(mut row: Row) -> Result<MemberRecord, StoreError> {
+    Ok(MemberRecord { member: row.take(0)?, name: row.take(1)?, points: row.take(2)? })
 }
 
 /// Makes the member if there is none; returns the guild's number.

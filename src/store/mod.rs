@@ -16,7 +16,7 @@ mod members; // members and their notes, one record at a time
 mod postgres;
 mod record; // what a line says
 mod records; // what stores take and give, and their errors
-mod refusals; // messages
+pub(crate) mod refusals; // messages
 mod requests; // the operations of callers
 mod sqlite;
 pub mod temp_file; // a file that replaces another one whole

@@ -17,7 +17,7 @@ pub(super) fn guild_exists(guild: &GuildId) -> StoreError {
     StoreError::Refused(format!("guild {guild} is in the store already; `guildgate guild list` shows it"))
 }
 
-pub(super) fn unknown_guild(guild: &GuildId) -> StoreError {
+pub(crate) fn unknown_guild(guild: &GuildId) -> StoreError {
     StoreError::NotFound(format!(
         "guild {guild} is not in the store; `guildgate guild list` shows those there are, and `guildgate guild add {guild} \
          --name NAME` adds it"
@@ -36,7 +36,7 @@ pub(super) fn key_exists(id: &str) -> StoreError {
     StoreError::Refused(format!("key {id} is in the store already"))
 }
 
-pub(super) fn unknown_key(id: &str) -> StoreError {
+pub(crate) fn unknown_key(id: &str) -> StoreError {
     StoreError::NotFound(format!("there is no key {id}; `guildgate key list` shows those there are"))
 }
 
@@ -60,13 +60,17 @@ pub(super) fn member_name(name: &str) -> Result<(), String> {
     Err(format!("a member's name is at most {MAX_MEMBER_NAME} bytes long, and this one has {length}"))
 }
 
-pub(super) fn unknown_member(guild: &GuildId, member: MemberId) -> StoreError {
-    StoreError::NotFound(format!("guild {guild} has no member {member}"))
+pub(crate) fn unknown_member(guild: &GuildId, member: MemberId) -> StoreError {
+    StoreError::NotFound(format!(
+        "guild {guild} has no member {member}; `guildgate member list --guild {guild}` shows those there are"
+    ))
 }
 
 /// `what` is the kind of note.
-pub(super) fn unknown_note(guild: &GuildId, what: &str, id: i64) -> StoreError {
-    StoreError::NotFound(format!("guild {guild} has no {what} {id}"))
+pub(crate) fn unknown_note(guild: &GuildId, what: &str, id: i64) -> StoreError {
+    StoreError::NotFound(format!(
+        "guild {guild} has no {what} {id}; `guildgate {what} list --guild {guild}` shows those there are"
+    ))
 }
 
 /// Refuses a note (`what` is its kind) whose id another member has.

@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use sha2::Digest as _;
+
 use crate::support::*;
 
 fn world() -> World {
@@ -74,11 +76,11 @@ fn a_key_is_made_as_json_with_what_is_told_of_it() {
     assert_eq!(listed, [serde_json::Value::Object(told)]);
     assert_eq!(listed[0]["expires"], 4_133_289_600_i64);
     let names: Vec<&String> = listed[0].as_object().unwrap().keys().collect();
-    assert_eq!(names, ["created", "expires", "guild", "id", "last_used", "name", "scope", "tier"]);
+    assert_eq!(names, ["created", "expires", "guild", "id", "last_used", "name", "previous_until", "scope", "tier"]);
     let digest = world.run_with_input(&["key", "hash"], key.as_str().unwrap()).done().stdout;
     assert!(digest.starts_with("sha256:"), "{digest}");
     let text = world.run(&["key", "list"]).done().stdout;
-    assert!(text.contains("expires=2100-12-24T00:00:00Z last_used=never"), "{text}");
+    assert!(text.starts_with("ID ") && text.contains("  2100-12-24T00:00:00Z  never "), "{text}");
 }
 
 #[test]
@@ -91,7 +93,7 @@ fn the_keys_of_one_guild_are_listed() {
     let (here, there) = (of(GUILD), of("999"));
     assert_eq!((here.len(), &here[0]["name"], there.len()), (1, &"here".into(), 1));
     let text = world.run(&["key", "list", "--guild", "999"]).done().stdout;
-    assert!(text.contains("there") && text.lines().count() == 1, "{text}");
+    assert!(text.contains("there") && text.lines().count() == 2, "{text}");
     world.run(&["guild", "add", "1000", "--name", "Empty"]).done();
     assert!(of("1000").is_empty());
     world.run(&["key", "list", "--guild", "404404"]).failed(1).names(&["404404", "guild list"]);
@@ -116,7 +118,7 @@ fn a_key_cannot_be_made_to_end_in_the_past() {
         world.run(&create).failed(2).names(&["the latest is 9999-12-31T23:59:59Z"]);
     }
     world.run(&["key", "set", &id, "--expires", "9999-12-31"]).done();
-    assert!(world.run(&["key", "list"]).done().stdout.contains("expires=9999-12-31T00:00:00Z"));
+    assert!(world.run(&["key", "list"]).done().stdout.contains(" 9999-12-31T00:00:00Z "));
     world.run(&["key", "set", &id, "--expires", "2100-12-24T18:00:00Z"]).done();
     assert_eq!(world.run(&["key", "list", "--json"]).done().list()[0]["expires"], 4_133_354_400_i64);
 }
@@ -245,7 +247,7 @@ async fn the_list_tells_when_a_key_was_last_used() {
     let told = || async { !gate.run(&["key", "list", "--json"]).done().list()[0]["last_used"].is_null() };
     eventually(PATIENCE, "last_used is told", told).await;
     let text = gate.run(&["key", "list"]).done().stdout;
-    assert!(text.contains(" last_used=2") && text.contains("Z bot"), "{text}");
+    assert!(text.contains("never") && text.contains("Z  bot"), "{text}");
 }
 
 #[test]
@@ -269,4 +271,42 @@ fn a_key_typed_where_an_id_belongs_is_not_shown() {
         assert!(!format!("{}{}", ran.stdout, ran.stderr).contains(&secret[3..]), "{ran:?}");
         assert!(ran.stderr.contains("gg_…"), "{args:?}: {ran:?}");
     }
+}
+
+#[test]
+fn a_key_is_found_by_its_secret_with_what_is_wrong_with_it() {
+    let world = world();
+    let secret = create(&world, &["--tier", "gold", "--scope", "read"]);
+    let id = world.run(&["key", "list", "--json"]).done().list()[0]["id"].as_str().unwrap().to_owned();
+    let find = |key: &str| world.run_with_input(&["key", "find"], key);
+    let found = find(&format!("{secret}\n")).done().stdout;
+    assert!([&*id, GUILD, "gold", "read"].iter().all(|part| found.contains(part)), "{found}");
+    assert!(!found.contains(&secret[3..]), "{found}");
+    let json = world.run_with_input(&["key", "find", "--json"], &secret).done().stdout;
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap()["id"], *id);
+    world.run(&["guild", "leave", GUILD]).done();
+    let left = find(&secret).done().stdout;
+    assert!(left.contains(&id) && left.contains("wrong    the bot has left guild 81384788765712384 (03)"), "{left}");
+    world.run(&["guild", "return", GUILD]).done();
+    world.run(&["key", "rotate", &id]).done();
+    assert!(find(&secret).done().stdout.contains("expires  2"), "the secret before a rotation ends");
+    world.run(&["key", "rotate", &id]).done();
+    find(&secret).failed(1).names(&["no key has this secret", "revoked"]);
+    find(&format!("{}x", &secret[..51])).failed(1).names(&["mistyped"]);
+    let store = rusqlite::Connection::open(world.path("guildgate.db")).unwrap();
+    store.execute("UPDATE key SET expires = 1700000000", []).unwrap();
+    let digest = world.run_with_input(&["key", "hash"], &secret).done().stdout;
+    let bytes: Vec<u8> = sha2::Sha256::digest(&secret).to_vec();
+    store.execute("UPDATE key SET digest = ?1", [bytes]).unwrap();
+    let expired = find(&secret).done().stdout;
+    assert!(expired.contains("wrong    it expired at 2023-11-14T22:13:20Z"), "{expired}");
+    // The keys of a file, whose guilds the store has.
+    let config = world.text("gateway.toml");
+    world.write("gateway.toml", format!("{config}[keys]\nsource = \"file\"\nfile = \"keys.toml\"\n"));
+    let entry = |guild: &str| format!("[[key]]\nid = \"f\"\ndigest = \"{}\"\nguild = \"{guild}\"\n", digest.trim());
+    world.write("keys.toml", entry(GUILD));
+    let listed = find(&secret).done().stdout;
+    assert!(listed.starts_with("id       f\n") && listed.ends_with("wrong    nothing\n"), "{listed}");
+    world.write("keys.toml", entry("404"));
+    assert!(find(&secret).done().stdout.contains("guild 404 is not in the store"));
 }

@@ -134,34 +134,28 @@ async fn a_key_is_made_changed_rotated_and_revoked_and_each_is_in_the_audit_log(
     let page = format!("/keys/{id}");
     assert!(dashboard.get(&page).await.text.contains("new one"));
 
-    let etag = dashboard.hidden(&page, "etag").await;
-    let change = [("etag", &*etag), ("name", "renamed"), ("tier", "gold"), ("scope", "write"), ("expires", "never")];
+    let change = [("name", "renamed"), ("tier", "gold"), ("scope", "write"), ("expires", "never")];
     let changed = dashboard.post(&format!("{page}/change"), &change).await;
     assert_eq!((changed.status, changed.header("location")), (303, &*format!("{page}?done=changed")), "{changed:?}");
     let text = dashboard.get(&page).await.text;
     assert!(text.contains("renamed") && text.contains("<option value=\"gold\" selected>"), "{text}");
-    let late = dashboard.post(&format!("{page}/change"), &change).await;
-    assert!(late.status == 412 && late.text.contains("changed meanwhile"), "{late:?}");
-    assert!(late.text.contains(&format!("<a href=\"{page}\">Back to the page</a>")), "{late:?}");
     let unknown =
         dashboard.post(&format!("{page}/change"), &[("tier", "x"), ("scope", "read"), ("expires", "x")]).await;
     assert!(unknown.status == 400 && unknown.text.contains("<h2>Change</h2>"), "{unknown:?}");
 
-    let etag = dashboard.hidden(&page, "etag").await;
-    let rotated = dashboard.post(&format!("{page}/rotate"), &[("etag", &etag), ("overlap", "1h")]).await;
+    let rotated = dashboard.post(&format!("{page}/rotate"), &[("overlap", "1h")]).await;
     let second = secret(&rotated);
     eventually(PATIENCE, "the other works", || async { points(&gate, &second).await.status == 200 }).await;
     points(&gate, &first).await.is("3");
 
-    let etag = dashboard.hidden(&page, "etag").await;
     let revoke = format!("{page}/revoke");
-    let unconfirmed = dashboard.post(&revoke, &[("etag", &etag)]).await;
+    let unconfirmed = dashboard.post(&revoke, &[]).await;
     assert!(
         unconfirmed.status == 400 && unconfirmed.text.contains("Tick the box to revoke the key"),
         "{unconfirmed:?}"
     );
     points(&gate, &second).await.is("3");
-    assert_eq!(dashboard.post(&revoke, &[("etag", &etag), ("confirmed", "yes")]).await.status, 303);
+    assert_eq!(dashboard.post(&revoke, &[("confirmed", "yes")]).await.status, 303);
     for secret in [&first, &second] {
         eventually(PATIENCE, "it is refused", || async { points(&gate, secret).await.status == 401 }).await;
     }
@@ -180,7 +174,6 @@ async fn a_key_is_made_changed_rotated_and_revoked_and_each_is_in_the_audit_log(
         [
             json!(["POST", "/api/keys", 201, client]),
             json!(["PATCH", api, 200, client]),
-            json!(["PATCH", api, 412, client]),
             json!(["PATCH", api, 400, client]),
             json!(["POST", format!("{api}/rotate"), 200, client]),
             json!(["DELETE", api, 204, client]),
@@ -205,7 +198,7 @@ async fn a_key_that_is_sent_as_it_was_shown_stays_as_it_is() {
     let page = format!("/keys/{id}");
     let text = dashboard.get(&page).await.text;
     assert!(text.contains(r#"<option value="gold" selected>gold (not in the configuration)"#), "{text}");
-    let mut fields = vec![("etag", dashboard.hidden(&page, "etag").await)];
+    let mut fields = Vec::new();
     for (name, before) in
         [("name", "name-before"), ("tier", "tier-before"), ("scope", "scope-before"), ("expires", "expires-before")]
     {
@@ -215,7 +208,7 @@ async fn a_key_that_is_sent_as_it_was_shown_stays_as_it_is() {
     let fields: Vec<_> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
     assert_eq!(dashboard.post(&format!("{page}/change"), &fields).await.status, 303);
     let after = admin.get(&format!("/api/keys/{id}")).await;
-    assert_eq!((after.header("etag"), after.is(200)), (made.header("etag"), made.is(200)));
+    assert_eq!(after.is(200), made.is(200));
 }
 
 #[tokio::test]
@@ -232,18 +225,15 @@ async fn a_refused_form_is_shown_again_with_what_was_typed() {
     assert!(form.contains(&format!(r#"<option value="{GUILD}">"#)), "guilds are not listed: {form}");
 
     let page = format!("/keys/{}", gate.key_id("bot"));
-    let etag = dashboard.hidden(&page, "etag").await;
-    let typed =
-        [("etag", &*etag), ("name", "other"), ("name-before", "bot"), ("expires", "x"), ("expires-before", "y")];
+    let typed = [("name", "other"), ("name-before", "bot"), ("expires", "x"), ("expires-before", "y")];
     let again = dashboard.post(&format!("{page}/change"), &typed).await;
     assert_eq!(again.status, 400, "{again:?}");
     let (change, rotate) = again.text.split_once("<h2>Rotate</h2>").unwrap();
-    let escaped = etag.replace('"', "&quot;");
-    for part in [r#"role="alert""#, r#"value="other""#, r#"name="name-before" value="bot""#, r#"value="x""#, &escaped] {
+    for part in [r#"role="alert""#, r#"value="other""#, r#"name="name-before" value="bot""#, r#"value="x""#] {
         assert!(change.contains(part), "{part} is not in {change}");
     }
     assert!(!rotate.contains(r#"role="alert""#) && rotate.contains(r#"value="24h""#), "{rotate}");
-    let again = dashboard.post(&format!("{page}/rotate"), &[("etag", &etag), ("overlap", "soon")]).await;
+    let again = dashboard.post(&format!("{page}/rotate"), &[("overlap", "soon")]).await;
     let rotate = again.text.split("<h2>Rotate</h2>").nth(1).unwrap_or_else(|| panic!("{again:?}"));
     assert!(rotate.contains(r#"value="soon""#) && rotate.contains("is not a duration"), "{rotate}");
     assert!(!again.text.contains("at line"), "{again:?}");

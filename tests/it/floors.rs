@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use proc_macro2::{TokenStream, TokenTree};
 
 /// Each module's floor. `src/lib.rs` is the same table for readers; a test below compares them.
-const FLOORS: [(&str, u8); 23] = [
+const FLOORS: [(&str, u8); 24] = [
     ("fuzz", 0),
     ("clock", 0),
     ("files", 0),
@@ -25,6 +25,7 @@ const FLOORS: [(&str, u8); 23] = [
     ("origin", 4),
     ("planning", 4),
     ("cluster", 5),
+    ("records", 5),
     ("gateway", 6),
     ("edge", 7),
     ("admin", 7),

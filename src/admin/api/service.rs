@@ -12,13 +12,13 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::admin::extract::{Member, OptionalBody};
+use crate::admin::extract::OptionalBody;
 use crate::admin::problem::{Problem, ReloadFault};
 use crate::admin::shared::{Reload, ReloadOutcome, ReloadRequest, Shared};
 use crate::cluster::ClusterStatus;
 use crate::config::{Rate, Tier};
 use crate::gateway::PurgeError;
-use crate::model::{GuildId, Limit};
+use crate::model::{GuildId, Limit, MemberId};
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
     OpenApiRouter::new()
@@ -114,11 +114,9 @@ struct RateRow {
 #[serde(deny_unknown_fields)]
 struct Purge {
     /// Only answers to this guild's keys.
-    #[schema(value_type = Option<String>)]
     guild: Option<GuildId>,
     /// Only answers about this member.
-    #[schema(value_type = Option<String>)]
-    member: Option<Member>,
+    member: Option<MemberId>,
 }
 
 /// What a reload changed.
@@ -201,13 +199,12 @@ async fn limits(State(shared): State<Arc<Shared>>) -> Json<Limits> {
 
 /// Empties the cache of the answers to a guild's keys, of those about a member, of those that are both, or of all.
 #[utoipa::path(post, path = "/api/cache/purge", operation_id = "purgeCache",
-    request_body(content = Option<Purge>), responses((status = 204)))]
+    request_body = Option<Purge>, responses((status = 204)))]
 async fn purge(
     State(shared): State<Arc<Shared>>,
     OptionalBody(purge): OptionalBody<Purge>,
 ) -> Result<StatusCode, Problem> {
-    let member = purge.member.map(|Member(member)| member);
-    match shared.gateway.purge(purge.guild.as_ref(), member) {
+    match shared.gateway.purge(purge.guild.as_ref(), purge.member) {
         Ok(()) => Ok(StatusCode::NO_CONTENT),
         Err(error @ PurgeError::GuildsAreUnknown) => Err(Problem::conflict(error.to_string())),
     }

@@ -11,7 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::admin::extract::{Ids, Params, page_limit, part_of};
+use crate::admin::extract::{Ids, PageLimit, Params, part_of};
 use crate::admin::problem::Problem;
 use crate::admin::shared::Shared;
 use crate::config::Rate;
@@ -73,12 +73,12 @@ struct Usage {
     keys: usize,
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ListParams {
-    /// 1 to 1000; 100 if it is not given.
-    limit: Option<usize>,
+    #[param(inline)]
+    limit: PageLimit,
 }
 
 impl From<ActivityCounts> for CountsRow {
@@ -114,7 +114,7 @@ impl UsageRow {
 #[utoipa::path(get, path = "/api/usage", operation_id = "listUsage", params(ListParams),
     responses((status = 200, body = Usage)))]
 async fn list(State(shared): State<Arc<Shared>>, Params(params): Params<ListParams>) -> Result<Json<Usage>, Problem> {
-    let limit = page_limit(params.limit)?;
+    let limit = params.limit.get();
     let list = async move |shared: Arc<Shared>| {
         let used = shared.gateway.used_keys();
         let keys = used.len();

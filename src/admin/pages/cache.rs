@@ -85,9 +85,7 @@ async fn purge_form(visit: &Visit, refused: &Refused) -> Markup {
 /// The first guilds of the store, to choose from; none if there is no store or it is away.
 async fn guilds(visit: &Visit) -> Vec<GuildRecord> {
     let Ok(store) = visit.shared().store() else { return Vec::new() };
-    let mut guilds = store.guilds().await.unwrap_or_default();
-    guilds.truncate(MAX_CHOICES);
-    guilds
+    store.guilds_page(None, MAX_CHOICES).await.unwrap_or_default()
 }
 
 fn size_of(bytes: u64) -> String {
@@ -105,7 +103,7 @@ async fn purge(Extension(visit): Extension<Visit>, Extension(fields): Extension<
         _ => Ok(json!({ "guild": guild, "member": member })),
     };
     let purged = match purged.map_err(Problem::bad_request) {
-        Ok(body) => visit.api(Method::POST, "/api/cache/purge", None, body).await,
+        Ok(body) => visit.api(Method::POST, "/api/cache/purge", body).await,
         Err(problem) => Err(problem),
     };
     match purged {

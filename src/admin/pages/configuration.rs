@@ -29,7 +29,7 @@ async fn show(Extension(visit): Extension<Visit>) -> Markup {
 
 /// Reloads, and shows what became of it.
 async fn reload(Extension(visit): Extension<Visit>) -> Response {
-    let outcome = visit.api(Method::POST, "/api/reload", None, Value::Null).await;
+    let outcome = visit.api(Method::POST, "/api/reload", Value::Null).await;
     let status = outcome.as_ref().map_or_else(Problem::status, |_| StatusCode::OK);
     let outcome = match outcome {
         Ok(reloaded) => {

@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use super::keys::{burst_used, levels, meter, refusals, revoked, scope_choice, secret_page, tier_choice};
 use super::layout::Heading::{Number, Text};
 use super::{Fields, Pages, Refused, Visit, in_path, layout};
-use crate::admin::api::keys::etag;
 use crate::admin::extract::{Ids, Params};
 use crate::admin::problem::Problem;
 use crate::gateway::KeyUsage;
@@ -51,7 +50,7 @@ async fn refuse(
     fields: Fields,
     problem: Problem,
 ) -> Result<Response, Problem> {
-    if [StatusCode::PRECONDITION_FAILED, StatusCode::NOT_FOUND].contains(&problem.status()) {
+    if problem.status() == StatusCode::NOT_FOUND {
         return Err(problem);
     }
     let refused = Refused::new(form, fields, problem);
@@ -122,15 +121,6 @@ fn use_of(usage: &KeyUsage) -> Markup {
     }
 }
 
-/// The beginning of a form that changes a key as it was when the page was made.
-fn form_start(visit: &Visit, record: &KeyRecord, refused: &Refused) -> Markup {
-    html! {
-        (layout::csrf(visit))
-        input type="hidden" name="etag" value=(refused.value("etag", &etag(record)));
-        (layout::refusal(refused))
-    }
-}
-
 fn change_forms(visit: &Visit, record: &KeyRecord, refused: &Refused) -> Markup {
     let action = |what: &str| format!("/keys/{}/{what}", in_path(&record.id));
     let [rotate, revoke] = ["rotate", "revoke"].map(|form| refused.of(form));
@@ -138,14 +128,16 @@ fn change_forms(visit: &Visit, record: &KeyRecord, refused: &Refused) -> Markup 
         (change_form(visit, record, &refused.of("change")))
         h2 { "Rotate" }
         form.card method="post" action=(action("rotate")) {
-            (form_start(visit, record, &rotate))
+            (layout::csrf(visit))
+            (layout::refusal(&rotate))
             (layout::text_field("overlap", "Overlap", rotate.value("overlap", "24h"),
                 "How long the present secret still works: 24h, 30d, or 0s."))
             button.primary { "Make another secret" }
         }
         h2 { "Revoke" }
         form.card method="post" action=(action("revoke")) {
-            (form_start(visit, record, &revoke))
+            (layout::csrf(visit))
+            (layout::refusal(&revoke))
             p { "Requests with this key are refused within a second. It cannot be undone." }
             (layout::tick("confirmed", &format!("Yes, revoke {}", record.id), true))
             button.danger { "Revoke the key" }
@@ -165,7 +157,8 @@ fn change_form(visit: &Visit, record: &KeyRecord, refused: &Refused) -> Markup {
     html! {
         h2 { "Change" }
         form.card method="post" action=(format!("/keys/{}/change", in_path(&record.id))) {
-            (form_start(visit, record, refused))
+            (layout::csrf(visit))
+            (layout::refusal(refused))
             (layout::text_field("name", "Name", name, ""))
             (tier_choice(visit, tier))
             (scope_choice(scope))
@@ -212,7 +205,7 @@ async fn change(
         }
     }
     let path = format!("/api/keys/{}", in_path(&id));
-    match visit.api(Method::PATCH, &path, Some(fields.get("etag")), body).await {
+    match visit.api(Method::PATCH, &path, body).await {
         Ok(_) => Ok(to_key(&id, "changed").into_response()),
         Err(problem) => refuse(&visit, &id, "change", fields, problem).await,
     }
@@ -225,7 +218,7 @@ async fn rotate(
 ) -> Result<Response, Problem> {
     let path = format!("/api/keys/{}/rotate", in_path(&id));
     let body = fields.given("overlap").map_or(Value::Null, |overlap| json!({ "overlap": overlap }));
-    match visit.api(Method::POST, &path, Some(fields.get("etag")), body).await {
+    match visit.api(Method::POST, &path, body).await {
         Ok(issued) => Ok(secret_page(&visit, "The key has another secret", &issued).into_response()),
         Err(problem) => refuse(&visit, &id, "rotate", fields, problem).await,
     }
@@ -241,12 +234,12 @@ async fn revoke(
         return refuse(&visit, &id, "revoke", fields, problem).await;
     }
     let path = format!("/api/keys/{}", in_path(&id));
-    visit.api(Method::DELETE, &path, Some(fields.get("etag")), Value::Null).await?;
+    visit.api(Method::DELETE, &path, Value::Null).await?;
     Ok(revoked().into_response())
 }
 
 async fn reset_day(Extension(visit): Extension<Visit>, Ids(id): Ids<String>) -> Result<Redirect, Problem> {
     let path = format!("/api/keys/{}/reset-day", in_path(&id));
-    visit.api(Method::POST, &path, None, Value::Null).await?;
+    visit.api(Method::POST, &path, Value::Null).await?;
     Ok(to_key(&id, "reset"))
 }

@@ -316,7 +316,7 @@ async fn create(Extension(visit): Extension<Visit>, Extension(fields): Extension
             body[name] = value.into();
         }
     }
-    match visit.api(Method::POST, "/api/keys", None, body).await {
+    match visit.api(Method::POST, "/api/keys", body).await {
         Ok(issued) => Ok(secret_page(&visit, "The key was made", &issued).into_response()),
         Err(problem) => {
             let refused = Refused::new("create", fields, problem);

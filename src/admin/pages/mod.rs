@@ -18,8 +18,8 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header::{CONTENT_TYPE, IF_MATCH};
-use axum::http::{HeaderValue, Method, StatusCode};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{Method, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::get;
@@ -104,14 +104,10 @@ impl Visit {
 
     /// Makes a request to the API as whoever is logged in: with its checks, and with its line in the audit log. The
     /// answer's body.
-    async fn api(&self, method: Method, path: &str, etag: Option<&str>, body: Value) -> Result<Value, Problem> {
+    async fn api(&self, method: Method, path: &str, body: Value) -> Result<Value, Problem> {
         let failed = |error: String| Problem::unavailable(error, 1);
         let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
-        let mut request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, "application/json");
-        if let Some(etag) = etag {
-            let etag = HeaderValue::from_str(etag).map_err(|_| Problem::bad_request("etag is malformed"))?;
-            request = request.header(IF_MATCH, etag);
-        }
+        let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, "application/json");
         let mut request = request.body(body).map_err(|error| failed(error.to_string()))?;
         request.extensions_mut().insert(InSession(self.session.role));
         self.peer.map(|peer| request.extensions_mut().insert(peer));

@@ -71,7 +71,7 @@ async fn a_key_file_is_put_in_force_while_the_store_is_asked_and_stays_in_force_
     let origin = w.gateway.state().origin.clone();
     w.gateway.reload(config(), origin.clone(), NewKeys::File(key_file(&w, &["k1", "f1"])));
     assert!(w.ask("getPoints", "f1", "memberID=7").await.answer.is_ok());
-    w.store.set_guild_departed(&w.guild(), true).await.unwrap();
+    w.store.set_guild(&w.guild(), None, Some(true)).await.unwrap();
     let older = w.gateway.follower.load_keys(None).await.unwrap();
     w.gateway.reload(config(), origin.clone(), NewKeys::File(key_file(&w, &["f1"])));
     assert_eq!(w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err(), Fault::IncorrectKey);

@@ -32,7 +32,7 @@ pub(crate) async fn changes_of_guilds_and_keys_are_changes_of_the_directory(kind
     assert_eq!(others_changes(&second).await, [Change::Directory]);
     assert_eq!(second.keys().await.unwrap(), [key]);
     test.store().revoke_key("k1").await.unwrap();
-    test.store().set_guild_departed(&guild("g"), true).await.unwrap();
+    test.store().set_guild(&guild("g"), None, Some(true)).await.unwrap();
     assert_eq!(others_changes(&second).await, [Change::Directory]);
     assert_eq!(second.keys().await.unwrap(), []);
 }

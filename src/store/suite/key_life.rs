@@ -21,7 +21,7 @@ pub(crate) async fn rotate(
     until: Option<i64>,
     now: i64,
 ) -> Result<(), StoreError> {
-    test.store().rotate_key(id, Digest::of(secret), until, now).await
+    test.store().rotate_key(id, Digest::of(secret), until, now).await.map(drop)
 }
 
 pub(crate) fn previous(secret: &[u8], until: i64) -> Option<Previous> {

@@ -47,14 +47,14 @@ pub(crate) async fn a_guild_that_is_missing_or_departed_is_refused_for_every_ope
     let store = test.store();
     test.add_guild(&guild("departed")).await;
     store.set_points(&guild("departed"), member(7), 3).await.unwrap();
-    store.set_guild_departed(&guild("departed"), true).await.unwrap();
+    store.set_guild(&guild("departed"), None, Some(true)).await.unwrap();
     for id in ["departed", "never"] {
         is_departed(store.points(&guild(id), member(7)).await);
         is_departed(store.notes_of(&WARN, &guild(id), member(7), 0).await);
         is_departed(store.notes_of(&REVIEW, &guild(id), member(7), 0).await);
         is_departed(store.set_points(&guild(id), member(7), 4).await);
     }
-    store.set_guild_departed(&guild("departed"), false).await.unwrap();
+    store.set_guild(&guild("departed"), None, Some(false)).await.unwrap();
     assert_eq!(store.points(&guild("departed"), member(7)).await.unwrap(), 3);
 }
 

@@ -325,7 +325,7 @@ pub(crate) async fn an_import_keeps_that_a_guild_has_departed(kind: Kind) {
     let test = TestStore::new(kind).await;
     let watch = guild("81384788765712384");
     test.store().add_guild(&watch, "Old").await.unwrap();
-    test.store().set_guild_departed(&watch, true).await.unwrap();
+    test.store().set_guild(&watch, None, Some(true)).await.unwrap();
     import(&test, SAMPLE, Mode::AllOrNothing).await.unwrap();
     let guilds = test.store().guilds().await.unwrap();
     assert_eq!((guilds[0].name.as_str(), guilds[0].departed), ("Night Watch", true));
