@@ -12,7 +12,7 @@ pub struct Whole(pub i64);
 impl<'de> Deserialize<'de> for Whole {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let number = Number::deserialize(from)?;
-        let float = || number.as_f64().filter(|float| *float as i64 as f64 == *float);
+        let float = || number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < i64::MAX as f64);
         let whole = number.as_i64().or_else(|| float().map(|float| float as i64));
         whole.map(Whole).ok_or_else(|| D::Error::custom(format!("{number} is no whole number of 64 bits")))
     }
@@ -35,7 +35,14 @@ mod tests {
 
     #[test]
     fn a_whole_number_may_have_a_point() {
-        for (json, whole) in [("5", Some(5)), ("-5.0", Some(-5)), ("5.5", None), ("1e30", None), ("\"5\"", None)] {
+        for (json, whole) in [
+            ("5", Some(5)),
+            ("-5.0", Some(-5)),
+            ("5.5", None),
+            ("1e30", None),
+            ("-9223372036854775809", None),
+            ("\"5\"", None),
+        ] {
             assert_eq!(serde_json::from_str::<Whole>(json).ok(), whole.map(Whole), "{json}");
         }
     }

@@ -34,6 +34,10 @@ pub(crate) async fn a_rotated_key_is_the_same_key_with_two_secrets_and_others_se
     rotate(&test, "k1", b"two", Some(200), 100).await.unwrap();
     assert_eq!(others_changes(&second).await, [Change::Directory]);
     let expected = KeyRecord { previous: previous(b"one", 200), ..key("k1", b"two") };
+    for secret in [b"one", b"two"] {
+        assert_eq!(second.key_of(Digest::of(secret)).await.unwrap().as_ref(), Some(&expected));
+    }
+    assert_eq!(second.key_of(Digest::of(b"three")).await.unwrap(), None);
     assert_eq!(second.keys().await.unwrap(), [expected]);
 }
 
