@@ -24,10 +24,11 @@ const MAX_ANSWER: u64 = 4096;
 
 pub(super) fn run(config: Option<&Path>) -> Result<(), CommandError> {
     let server = config::load(config).map_err(|faults| CommandError::new(faults.to_string()))?.config.server;
-    let Some(path) = &server.health_path else {
+    let path = &*server.health_path;
+    if path.is_empty() {
         let why = "server.health_path is \"\", so there is nothing to ask for; set it, such as to \"/healthz\"";
         return Err(CommandError::new(why));
-    };
+    }
     let asked = async { tokio::time::timeout(TIMEOUT, ask(&server, path)).await };
     let answer = match runtime()?.block_on(asked) {
         Ok(Ok(answer)) => answer,

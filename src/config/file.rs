@@ -1,40 +1,34 @@
-//! `gateway.toml` as it is typed: every name of contract section 3, with its type, range and default. Whether the values
-//! make sense together is judged in `check`.
-//!
-//! The doc comments of the fields are the descriptions in `docs/gateway.schema.json`.
+//! `gateway.toml` as a whole: its sections as they are typed ([`ConfigFile`]), its schema, and the configuration that the
+//! rest of the code uses ([`Config`]).
 
-mod cluster;
-mod origin;
-mod traffic;
+use std::fmt;
 
 use schemars::generate::SchemaSettings;
-use schemars::transform::RecursiveTransform;
+use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
-pub use self::cluster::{ClusterFile, WhenAwayFile};
-pub use self::origin::{HealthFile, KeySourceFile, KeysFile, OriginFile, OriginKindFile, UpstreamTlsFile};
-pub use self::traffic::{CacheFile, CandidateFile, FreshnessFile, LimitsFile, StrangersFile, TierFile};
-use super::leaf::{HumanDuration, HumanSize};
-use super::secret::Secret;
-use super::usable::LogLevel;
-
-/// Threads: far above any machine's cores, far below what starting them would exhaust.
-const MAX_THREADS: usize = 1_024;
-
-/// More connections than one client's address and one process can hold open.
-const MAX_CONNECTIONS: usize = 10_000_000;
+use super::admin::{Admin, AdminFile};
+use super::answers::Answers;
+use super::cache::Cache;
+use super::cluster::{Cluster, ClusterFile};
+use super::limits::{Limits, LimitsFile};
+use super::log::Log;
+use super::origin::{Keys, KeysFile, Origin, OriginFile, OriginKind};
+use super::problem::Faults;
+use super::server::Server;
 
 /// The config of Guildgate, the edge gateway for guild data. Every value has a default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 #[schemars(title = "gateway.toml")]
-pub struct ConfigFile {
+pub(super) struct ConfigFile {
     /// The listeners for callers, and the limits of connections.
-    pub server: ServerFile,
+    pub server: Server,
     /// What answers contain in addition to the data.
-    pub answers: AnswersFile,
+    pub answers: Answers,
     /// Where the data is: in the built-in backend or an HTTP service.
     pub origin: OriginFile,
     /// The keys of callers.
@@ -42,246 +36,174 @@ pub struct ConfigFile {
     /// How often a key may send requests.
     pub limits: LimitsFile,
     /// How long answers are cached.
-    pub cache: CacheFile,
+    pub cache: Cache,
     /// The listener for operators and admins.
     pub admin: AdminFile,
     /// The logs.
-    pub log: LogFile,
+    pub log: Log,
     /// Several nodes that share limits.
     pub cluster: ClusterFile,
 }
 
-/// The JSON Schema of `gateway.toml`, which is also what the file is parsed by.
+impl ConfigFile {
+    /// The usable configuration; it is valid only if no fault was found.
+    pub fn check(&mut self, faults: &mut Faults<'_>) -> Config {
+        self.server.check(faults);
+        self.answers.check(faults);
+        self.cache.check(faults);
+        self.log.check(faults);
+        let origin = self.origin.check(faults);
+        let keys = self.keys.check(faults, self.origin.kind);
+        let limits = self.limits.check(faults);
+        let admin = self.admin.check(faults, &self.server);
+        let cluster = self.cluster.check(faults, self.origin.kind);
+        let ConfigFile { server, answers, cache, log, .. } = self.clone();
+        // The hash is made once the values are known to be valid.
+        Config { server, answers, origin, keys, limits, cache, admin, log, cluster, hash: ConfigHash::default() }
+    }
+}
+
+/// The JSON Schema of `gateway.toml`, for editors.
 pub fn schema() -> Value {
+    let mut schema = full_schema();
+    // The defaults of sections repeat those of their settings, and editors warn about formats that they do not know.
+    let without_noise = |schema: &mut Schema| {
+        if schema.get("default").is_some_and(|default| default.is_object() || default.is_null()) {
+            schema.remove("default");
+        }
+        schema.remove("format");
+    };
+    RecursiveTransform(without_noise).transform(&mut schema);
+    schema.to_value()
+}
+
+/// The schema that the file is parsed by: it says which strings are read in which way (`format`), too.
+pub(super) fn full_schema() -> Schema {
     let settings = SchemaSettings::draft2020_12()
         .with(|settings| settings.inline_subschemas = true)
-        .with_transform(RecursiveTransform(without_noise));
-    settings.into_generator().into_root_schema_for::<ConfigFile>().to_value()
+        .with_transform(RecursiveTransform(strict));
+    settings.into_generator().into_root_schema_for::<ConfigFile>()
 }
 
-/// Removes the defaults of sections, which repeat those of their settings, and schemars's own formats, about which editors
-/// warn.
-fn without_noise(schema: &mut Schema) {
-    if schema.get("default").is_some_and(|default| default.is_object() || default.is_null()) {
-        schema.remove("default");
+/// A table has no other names than its own, and TOML has no null: what is optional may be left out.
+fn strict(schema: &mut Schema) {
+    if schema.get("properties").is_some() {
+        schema.insert("additionalProperties".to_owned(), false.into());
     }
-    if schema
-        .get("format")
-        .and_then(Value::as_str)
-        .is_some_and(|format| format.starts_with("uint") || format == "double")
-    {
-        schema.remove("format");
+    if let Some(Value::Array(types)) = schema.get("type") {
+        let not_null = types.iter().find(|name| *name != "null").cloned();
+        schema.insert("type".to_owned(), not_null.unwrap_or_default());
     }
 }
 
-/// `[server]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ServerFile {
-    /// TCP addresses as "IP:PORT", or "unix:/run/guildgate.sock".
-    pub listen: Vec<String>,
-    /// The path before the operation's name, such as "/v1".
-    pub base_path: String,
-    /// Worker threads; 0: one per core.
-    #[schemars(range(max = MAX_THREADS))]
-    pub threads: usize,
-    /// Connections at once; one more is closed when it is accepted.
-    #[schemars(range(min = 1, max = MAX_CONNECTIONS))]
-    pub max_connections: usize,
-    /// Connections at once from one address; 0: no limit.
-    #[schemars(range(max = MAX_CONNECTIONS))]
-    pub max_connections_per_address: usize,
-    /// For the whole header of a request, on first and on reused connections.
-    pub header_timeout: HumanDuration,
-    /// For the whole body of a request.
-    pub body_timeout: HumanDuration,
-    /// For the caller to read each 64 KiB of an answer.
-    pub write_timeout: HumanDuration,
-    /// For which a connection may stay open without a request.
-    pub idle_timeout: HumanDuration,
-    /// For requests in flight to end when the server stops.
-    pub drain_timeout: HumanDuration,
-    /// For which, after SIGTERM, the health path says 503 before the listeners close; "0s": they close at once.
-    pub drain_delay: HumanDuration,
-    /// A Unix socket over which the next `guildgate serve` takes the listeners over; "": off.
-    pub handover: String,
-    /// The largest body of a request.
-    pub max_body: HumanSize,
-    /// The largest header of a request.
-    pub max_header: HumanSize,
-    /// CIDRs of proxies whose X-Forwarded-For, read right to left, and X-Request-Id are used.
-    pub trusted_proxies: Vec<String>,
-    /// Answers GET with 200 `ok`, 503 while draining; outside base_path; "" turns it off.
-    pub health_path: String,
-    /// HTTP/1.1 and HTTP/2 over TLS on every TCP address; reloaded when the files change.
-    #[schemars(with = "TlsFile")]
-    pub tls: Option<TlsFile>,
+/// A section as it is typed: each setting with its description in the schema, its bounds and its default.
+macro_rules! section {
+    ($(#[$about:meta])* pub struct $Name:ident {
+        $($(#[$of:meta])* $vis:vis $name:ident: $Type:ty = $default:expr,)*
+    }) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+        #[serde(default)]
+        pub struct $Name { $($(#[$of])* $vis $name: $Type,)* }
+
+        impl Default for $Name {
+            fn default() -> Self {
+                $Name { $($name: $default,)* }
+            }
+        }
+    };
+}
+pub(super) use section;
+
+/// Everything `gateway.toml` says (contract section 3), with its defaults filled in. Every value is checked, and no code
+/// that uses it checks it again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    pub server: Server,
+    pub answers: Answers,
+    pub origin: Origin,
+    pub keys: Keys,
+    pub limits: Limits,
+    pub cache: Cache,
+    pub admin: Admin,
+    pub log: Log,
+    /// `None`: this node shares nothing with others.
+    pub cluster: Option<Cluster>,
+    pub hash: ConfigHash,
 }
 
-/// `server.tls` and `admin.tls`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct TlsFile {
-    /// The certificate chain, a PEM file.
-    pub certificate: String,
-    /// The certificate's private key, a PEM file.
-    pub private_key: String,
-}
+/// Why a server has no store.
+pub const NO_STORE: &str =
+    "this configuration has no store: the origin is an HTTP service and the keys are not in the store";
 
-impl Default for ServerFile {
-    fn default() -> Self {
-        ServerFile {
-            listen: vec!["127.0.0.1:8080".to_owned()],
-            base_path: String::new(),
-            threads: 0,
-            max_connections: 10_000,
-            max_connections_per_address: 1_000,
-            header_timeout: HumanDuration::secs(5),
-            body_timeout: HumanDuration::secs(10),
-            write_timeout: HumanDuration::secs(15),
-            idle_timeout: HumanDuration::secs(60),
-            drain_timeout: HumanDuration::secs(10),
-            drain_delay: HumanDuration::secs(0),
-            handover: String::new(),
-            max_body: HumanSize(4 << 10),
-            max_header: HumanSize(16 << 10),
-            trusted_proxies: Vec::new(),
-            health_path: "/healthz".to_owned(),
-            tls: None,
+impl Config {
+    /// Whether the store is opened (contract section 3, `[origin] store`).
+    pub fn needs_store(&self) -> bool {
+        self.keys == Keys::Store || self.origin.kind == OriginKind::Builtin || self.limits.counts_days()
+    }
+
+    /// Refuses commands about guilds where the server opens no store: it would see nothing of them.
+    ///
+    /// # Errors
+    /// Why it opens none.
+    pub fn must_have_store(&self) -> Result<(), &'static str> {
+        if self.needs_store() { Ok(()) } else { Err(NO_STORE) }
+    }
+
+    /// Refuses commands and requests about keys that are not in the store.
+    ///
+    /// # Errors
+    /// Where they are.
+    pub fn must_store_keys(&self) -> Result<(), &'static str> {
+        match self.keys {
+            Keys::Store => Ok(()),
+            Keys::File(_) => Err("the keys are in the key file (keys.file); change them there"),
+            Keys::Origin { .. } => Err("only the origin knows the keys (keys.source = \"origin\")"),
+        }
+    }
+
+    /// Refuses commands and requests about members, warns and reviews that are not in the store.
+    ///
+    /// # Errors
+    /// Where they are.
+    pub fn must_store_members(&self) -> Result<(), &'static str> {
+        match self.origin.kind {
+            OriginKind::Builtin => Ok(()),
+            OriginKind::Http(_) => Err("members, warns and reviews are the HTTP origin's (origin.kind = \"http\"); \
+                 change them there"),
         }
     }
 }
 
-/// `[answers]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct AnswersFile {
-    /// The name of the service in refusal 03.
-    pub service_name: String,
-    /// The command that creates a key, in refusal 01.
-    pub key_command: String,
-    /// "http": a refusal has its own status; "ok": 200, for callers that read bodies only.
-    pub error_status: ErrorStatus,
-    /// The optional headers that answers carry.
-    pub headers: Vec<AnswerHeader>,
-    /// Origins of pages that may call from a browser, such as `https://shop.example`; "*": every page.
-    pub cors_origins: Vec<String>,
-}
+/// Identifies what a configuration answers, refuses and keeps: 12 hexadecimal digits of a hash of its `[answers]`,
+/// `[limits]` and `[cache]`. The access log and `why` compare it, and so do the nodes of a cluster. The nodes compare that
+/// of their key file, too.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ConfigHash([u8; 12]);
 
-impl Default for AnswersFile {
-    fn default() -> Self {
-        AnswersFile {
-            service_name: "Guildgate".to_owned(),
-            key_command: "/apikey create".to_owned(),
-            error_status: ErrorStatus::Http,
-            headers: AnswerHeader::ALL.to_vec(),
-            cors_origins: Vec::new(),
-        }
+impl ConfigHash {
+    /// The first digits of the SHA-256 of this text.
+    pub fn of(text: &str) -> Self {
+        let digest = Sha256::digest(text);
+        let digit = |at: usize| b"0123456789abcdef"[usize::from(digest[at / 2] >> (4 * (1 - at % 2)) & 15)];
+        ConfigHash(std::array::from_fn(digit))
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ErrorStatus {
-    Http,
-    Ok,
-}
-
-/// An optional header of answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum AnswerHeader {
-    CacheStatus,
-    Ratelimit,
-    RequestId,
-    Age,
-}
-
-impl AnswerHeader {
-    const ALL: [AnswerHeader; 4] =
-        [AnswerHeader::CacheStatus, AnswerHeader::Ratelimit, AnswerHeader::RequestId, AnswerHeader::Age];
-}
-
-/// `[admin]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct AdminFile {
-    /// A TCP address as "IP:PORT"; "" turns it off.
-    pub listen: String,
-    /// Names by which browsers may reach the dashboard, besides `localhost` and the address of `listen`.
-    pub hosts: Vec<String>,
-    /// The bearer token, "env:NAME" or "file:PATH"; the file is made at first start if it is missing.
-    pub token: Secret,
-    /// A token that sees everything and changes nothing: "env:NAME" or "file:PATH".
-    #[schemars(with = "Secret")]
-    pub read_token: Option<Secret>,
-    /// A token that writes members, warns and reviews, and does nothing else: "env:NAME" or "file:PATH".
-    #[schemars(with = "Secret")]
-    pub bot_token: Option<Secret>,
-    /// TLS; wanted beyond loopback.
-    #[schemars(with = "TlsFile")]
-    pub tls: Option<TlsFile>,
-    /// Listens beyond loopback without TLS.
-    pub plaintext: bool,
-}
-
-impl Default for AdminFile {
+impl Default for ConfigHash {
     fn default() -> Self {
-        AdminFile {
-            listen: "127.0.0.1:9180".to_owned(),
-            hosts: Vec::new(),
-            token: Secret::new("file:admin.token"),
-            read_token: None,
-            bot_token: None,
-            tls: None,
-            plaintext: false,
-        }
+        ConfigHash([b'0'; 12])
     }
 }
 
-/// `[log]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct LogFile {
-    /// Minimum severity to log: error, warn, info, debug or trace.
-    pub level: LogLevel,
-    /// "text" or "json".
-    pub format: LogFormat,
-    /// One line per request: "stderr", "stdout" (or "-"), a path, or "" for none.
-    pub access: String,
-    /// A path: the record that `limits plan` and `limits suggest` read; "" for none.
-    pub decisions: String,
-    /// The most that the record and its older file (PATH.1) may take together.
-    pub decisions_max_size: HumanSize,
-    /// A path: who changed what by the admin API, as JSON lines; "" for none.
-    pub audit: String,
-    /// The URL of an OpenTelemetry collector to which traces are sent (OTLP over HTTP), such as
-    /// "http://127.0.0.1:4318"; "" for none.
-    pub otlp: String,
-    /// The fraction of requests without a `traceparent` that begin a trace of their own; of the others, those are traced
-    /// that the caller has sampled.
-    #[schemars(range(min = 0.0, max = 1.0))]
-    pub otlp_sample: f64,
-}
-
-impl Default for LogFile {
-    fn default() -> Self {
-        LogFile {
-            level: LogLevel::Info,
-            format: LogFormat::Text,
-            access: "stderr".to_owned(),
-            decisions: String::new(),
-            decisions_max_size: HumanSize(64 << 20),
-            audit: String::new(),
-            otlp: String::new(),
-            otlp_sample: 0.01,
-        }
+impl fmt::Display for ConfigHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|digit| fmt::Write::write_char(f, char::from(*digit)))
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    Text,
-    Json,
+impl fmt::Debug for ConfigHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }

@@ -1,31 +1,41 @@
-//! Durations, sizes and rates as they are typed: `"250ms"`, `"8KiB"`, `"20/s"` (contract section 3). Each is read by
-//! [`FromStr`], whose error tells the operator what to write, and is printed as it can be typed.
+//! What is typed as a string, such as durations, sizes and rates: `"250ms"`, `"8KiB"`, `"20/s"` (contract section 3). Each
+//! type is read by [`FromStr`], whose error tells the operator what to write, and is printed as it can be typed. In the
+//! schema that the file is parsed by, `format` names the type.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use ipnet::IpNet;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::log::Access;
+use super::secret::Secret;
+use super::server::Listen;
 
 /// A duration: a whole number and one of ms, s, m, h, d.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-#[schemars(extend("pattern" = DURATION_PATTERN))]
 pub struct HumanDuration(pub Duration);
 
-/// A size in bytes: a whole number and one of B, KiB, MiB, GiB.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// A duration after which something is abandoned: not 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-#[schemars(extend("pattern" = SIZE_PATTERN))]
+pub struct Timeout(pub Duration);
+
+/// A size in bytes: a whole number and one of B, KiB, MiB, GiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct HumanSize(pub u64);
 
 /// A rate: a whole number of requests per s, m, h or d. At least one, and at most 10^9 a second, because a
 /// request's share of time is kept in whole nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-#[schemars(extend("pattern" = RATE_PATTERN))]
 pub struct HumanRate {
     count: NonZeroU64,
     /// One of [`RATE_UNITS`].
@@ -51,23 +61,131 @@ const RATE_UNITS: [(&str, u64); 4] =
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A type whose values are strings in the config.
-pub(super) struct TextType {
-    /// For messages.
-    pub name: &'static str,
-    /// The fault of a text that is not a value of this type.
-    pub fault: fn(&str) -> Option<String>,
+/// What a string of this format is, for messages.
+pub(super) fn name_of(format: &str) -> &'static str {
+    match format {
+        "duration" | "timeout" => "a duration such as \"250ms\"",
+        "size" => "a size such as \"8KiB\"",
+        "rate" => "a rate such as \"20/s\"",
+        _ => "a string",
+    }
 }
 
-/// The type of the strings that have this pattern in the schema.
-pub(super) fn text_type(pattern: &str) -> Option<TextType> {
-    let (name, fault): (_, fn(&str) -> Option<String>) = match pattern {
-        DURATION_PATTERN => ("a duration such as \"250ms\"", |text| text.parse::<HumanDuration>().err()),
-        SIZE_PATTERN => ("a size such as \"8KiB\"", |text| text.parse::<HumanSize>().err()),
-        RATE_PATTERN => ("a rate such as \"20/s\"", |text| text.parse::<HumanRate>().err()),
-        _ => return None,
+/// A text of this format with its path made whole, or what is wrong with it.
+pub(super) fn read(format: &str, text: &str, folder: &Path) -> Result<String, String> {
+    fn checked<T: FromStr<Err = String>>(text: &str) -> Result<String, String> {
+        text.parse::<T>().map(|_| text.to_owned())
+    }
+    let behind = |prefix: &str, path: &str| Ok(format!("{prefix}{}", whole_path(path, folder)?));
+    match (format, text.split_once(':')) {
+        ("duration", _) => checked::<HumanDuration>(text),
+        ("timeout", _) => checked::<Timeout>(text),
+        ("size", _) => checked::<HumanSize>(text),
+        ("rate", _) => checked::<HumanRate>(text),
+        ("cidr", _) => network(text),
+        ("listen", Some(("unix", path))) if !path.is_empty() => behind("unix:", path),
+        ("listen", _) => checked::<Listen>(text),
+        ("secret", Some(("file", path))) if !path.is_empty() => behind("file:", path),
+        ("secret", _) => checked::<Secret>(text),
+        ("path or off", _) if text.is_empty() => Ok(String::new()),
+        ("access", _) if !matches!(text.parse(), Ok(Access::File(_))) => Ok(text.to_owned()),
+        ("path" | "path or off" | "access", _) => whole_path(text, folder),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+/// A file's path, from the config file's folder.
+pub(super) fn whole_path(text: &str, folder: &Path) -> Result<String, String> {
+    // A key that was pasted for its path is shown nowhere.
+    if text.is_empty() || text.contains(char::is_control) {
+        return Err("must be a path, not what the file contains".to_owned());
+    }
+    let path = folder.join(text).into_os_string().into_string();
+    path.map_err(|_| "must begin with `/`, since the name of this file's folder is not UTF-8".to_owned())
+}
+
+/// A network, such as `10.0.0.0/8`; a single address is a network of one.
+fn network(text: &str) -> Result<String, String> {
+    let net = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+    net.map(|net| net.to_string())
+        .map_err(|_| format!("{} is not a CIDR; write one such as \"10.0.0.0/8\"", shown(text)))
+}
+
+/// The form of a type that is typed as a string, with the name of its format.
+macro_rules! text_type {
+    ($Type:ident, $format:literal $(, $pattern:expr)?) => {
+        impl TryFrom<String> for $Type {
+            type Error = String;
+
+            fn try_from(text: String) -> Result<Self, String> {
+                text.parse()
+            }
+        }
+
+        impl From<$Type> for String {
+            fn from(value: $Type) -> String {
+                value.to_string()
+            }
+        }
+
+        impl schemars::JsonSchema for $Type {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($Type).into()
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({ "type": "string", "format": $format $(, "pattern": $pattern)? })
+            }
+        }
     };
-    Some(TextType { name, fault })
+}
+pub(super) use text_type;
+
+text_type!(HumanDuration, "duration", DURATION_PATTERN);
+text_type!(Timeout, "timeout", DURATION_PATTERN);
+text_type!(HumanSize, "size", SIZE_PATTERN);
+text_type!(HumanRate, "rate", RATE_PATTERN);
+
+/// For `#[serde(with = "HumanDuration")]` on a `Duration`, and so on.
+macro_rules! typed_as {
+    ($Typed:ident, $Value:ty) => {
+        impl $Typed {
+            pub(super) fn serialize<S: Serializer>(value: &$Value, out: S) -> Result<S::Ok, S::Error> {
+                Serialize::serialize(&$Typed(*value), out)
+            }
+
+            pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<$Value, D::Error> {
+                <$Typed as Deserialize>::deserialize(input).map(|typed| typed.0)
+            }
+        }
+    };
+}
+
+typed_as!(HumanDuration, Duration);
+typed_as!(Timeout, Duration);
+
+/// For `#[serde(with = "off")]`: a path, or "" for none.
+pub(super) mod off {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(path: &Option<PathBuf>, out: S) -> Result<S::Ok, S::Error> {
+        path.as_deref().unwrap_or(Path::new("")).serialize(out)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Option<PathBuf>, D::Error> {
+        Ok(Some(PathBuf::deserialize(input)?).filter(|path| !path.as_os_str().is_empty()))
+    }
+}
+
+impl HumanSize {
+    pub(super) fn serialize<N: Copy + TryInto<u64>, S: Serializer>(bytes: &N, out: S) -> Result<S::Ok, S::Error> {
+        Serialize::serialize(&HumanSize((*bytes).try_into().unwrap_or(u64::MAX)), out)
+    }
+
+    pub(super) fn deserialize<'de, N: TryFrom<u64>, D: Deserializer<'de>>(input: D) -> Result<N, D::Error> {
+        let size = <HumanSize as Deserialize>::deserialize(input)?;
+        N::try_from(size.0).map_err(|_| D::Error::custom("is too large"))
+    }
 }
 
 impl HumanDuration {
@@ -142,6 +260,23 @@ impl fmt::Display for HumanDuration {
     }
 }
 
+impl FromStr for Timeout {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse()? {
+            HumanDuration(Duration::ZERO) => Err("must not be 0, since every request would time out".to_owned()),
+            HumanDuration(duration) => Ok(Timeout(duration)),
+        }
+    }
+}
+
+impl fmt::Display for Timeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        HumanDuration(self.0).fmt(f)
+    }
+}
+
 impl FromStr for HumanSize {
     type Err = String;
 
@@ -186,28 +321,6 @@ impl fmt::Display for HumanRate {
         write!(f, "{}/{unit}", self.count)
     }
 }
-
-macro_rules! typed_as_text {
-    ($name:ident) => {
-        impl TryFrom<String> for $name {
-            type Error = String;
-
-            fn try_from(text: String) -> Result<Self, String> {
-                text.parse()
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(value: $name) -> String {
-                value.to_string()
-            }
-        }
-    };
-}
-
-typed_as_text!(HumanDuration);
-typed_as_text!(HumanSize);
-typed_as_text!(HumanRate);
 
 #[cfg(test)]
 mod tests {

@@ -1,26 +1,33 @@
-//! `gateway.toml`: what was typed ([`file::ConfigFile`]) and what is usable ([`Config`]) are two types.
+//! `gateway.toml`: a section is one file here, with its settings as they are typed, their defaults, descriptions and
+//! bounds, and its `check` for what concerns several of them. Where what the rest of the code uses is another form, the
+//! section has a second type, which its `check` makes.
 //!
-//! `parse` reads the text and finds every fault of form, then `check` judges the values; both collect [`Problems`],
-//! each with its line and column. `report` prints what is in force.
+//! `parse` reads the text along the schema and finds every fault of form, then each section's `check` judges the values;
+//! both collect in [`problem::Faults`], each fault with its line and column. `report` prints what is in force.
 
-mod check;
+mod admin;
+mod answers;
+mod cache;
+mod cluster;
 pub mod expires; // when something ends, as typed
-pub mod file;
+mod file;
 #[cfg(test)]
 mod fuzz;
 pub mod leaf;
+mod limits;
+mod log;
+mod origin;
 mod parse;
 mod pem;
-mod places;
 mod problem;
 mod redis;
 mod reload;
 mod report;
 pub mod secret;
+mod server;
 mod store;
 #[cfg(test)]
 mod tests;
-mod usable;
 
 use std::fs;
 use std::io;
@@ -28,20 +35,25 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use self::parse::Parsed;
 use self::problem::MAX_PROBLEMS;
 
-pub use self::check::{MAX_TIERS, is_tier_name};
-pub use self::file::{TierFile, schema};
+pub use self::admin::{Admin, AdminListener, TokenSource};
+pub use self::answers::{AnswerHeader, Answers, ErrorStatus};
+pub use self::cache::{Cache, Freshness, cached_reads};
+pub use self::cluster::{Cluster, WhenAway};
+pub use self::file::{Config, ConfigHash, NO_STORE, schema};
 pub(crate) use self::leaf::shown;
+pub use self::limits::{Limits, MAX_TIERS, Rate, Tier, TierFile, is_tier_name};
+pub use self::log::{Access, Log, LogFormat, LogLevel, Otlp};
+pub use self::origin::{Health, Keys, Origin, OriginKind, Upstream, UpstreamTls, Upstreams};
 pub use self::pem::{PemFile, pair_fault, system_roots};
 pub(crate) use self::problem::instead;
 pub use self::problem::{Problem, Problems, SettingFault};
 pub use self::redis::{HostPort, RedisAt, RedisServers};
 pub use self::reload::Reloaded;
 pub use self::report::report;
+pub use self::server::{CertificateFiles, HANDOVER_SUFFIX, Listen, Server};
 pub use self::store::{PostgresAt, PostgresTls, StoreAt};
-pub use self::usable::*;
 use crate::files::read_at_most;
 
 /// The config file where none is named.
@@ -61,7 +73,7 @@ pub struct Loaded {
     /// The name of the file in messages.
     name: String,
     /// Where in the file each setting stands.
-    places: places::Places,
+    places: problem::Places,
     /// The values in force by their names in the file. No secret is in it.
     in_force: toml::Table,
 }
@@ -94,7 +106,7 @@ impl Loaded {
     /// Where a tier's limit is set, as `gateway.toml:37`; `None` if the file does not set it. Without a tier: the limit
     /// of addresses.
     pub fn location_of_limit(&self, tier: Option<&str>, limit: &str) -> Option<String> {
-        let table = tier.map_or("limits.strangers".to_owned(), |tier| format!("limits.tiers.{}", places::bare(tier)));
+        let table = tier.map_or("limits.strangers".to_owned(), |tier| format!("limits.tiers.{}", problem::bare(tier)));
         let path = format!("{table}.{limit}");
         let line = self.places.is_given(&path).then(|| self.places.problem(&path, "").line)?;
         Some(format!("{}:{line}", self.name))
@@ -157,26 +169,18 @@ pub fn load_str(text: &str, folder: &Path, name: &str) -> Result<Loaded, Problem
 
 /// As [`load_str`], with the caller's environment variables.
 fn load_with(text: &str, folder: &Path, name: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Problems> {
-    let Parsed { file, places, problems, is_whole } = parse::parse(text);
-    let form_faults = problems.len();
-    let mut checker = check::Checker { places, folder, env, problems, warnings: Vec::new(), resolved: Vec::new() };
-    let config = is_whole.then(|| checker.config(&file));
-    let check::Checker { mut problems, warnings, places, resolved, .. } = checker;
-    // A setting has one fault: the default that stands in for an invalid value is not judged as well.
-    for problem in problems.split_off(form_faults) {
-        if !problems.iter().any(|p| p.path == problem.path) {
-            problems.push(problem);
-        }
-    }
+    let (mut file, mut faults) = parse::parse(text, folder, env);
+    let config = file.as_mut().map(|file| file.check(&mut faults));
+    let problem::Faults { places, list: mut problems, warnings, .. } = faults;
     // The parser guesses the rest of a line that is not TOML; faults of that guess are not the operator's.
     let broken: Vec<usize> = problems.iter().filter(|p| p.path.is_empty()).map(|p| p.line).collect();
     problems.retain(|p| p.path.is_empty() || !broken.contains(&p.line));
     problems.sort_by_key(|p| (p.line, p.column));
     problems.truncate(MAX_PROBLEMS);
-    match config {
-        Some(mut config) if problems.is_empty() => {
-            let (in_force, hash) = report::in_force(file, &config, resolved);
-            config.hash = hash;
+    match (file, config) {
+        (Some(file), Some(mut config)) if problems.is_empty() => {
+            let in_force = report::in_force(&file, &config);
+            config.hash = report::hash(&in_force);
             Ok(Loaded { config, warnings, path: None, name: name.to_owned(), places, in_force })
         }
         _ => Err(Problems { name: name.to_owned(), list: problems }),

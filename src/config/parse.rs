@@ -1,48 +1,45 @@
 //! From text to [`ConfigFile`]: every fault of form at once, each with its place.
 //!
 //! The text is parsed into a tree whose nodes know their places. One walk over the tree, along the schema of
-//! [`ConfigFile`], notes the place of each value, reports what has no place in the schema, and copies the rest. What is
-//! copied always deserialises. Whether a value makes sense is judged afterwards, by `check`.
+//! [`ConfigFile`], notes the place of each value, reports what has no place in the schema or is not of its type, and copies
+//! the rest, with the schema's defaults for what is missing. What is copied always deserialises. Whether values make sense
+//! together is judged afterwards, by each section's `check`.
+
+use std::path::Path;
 
 use serde_json::Value as Json;
-use toml::de::{DeArray, DeTable, DeValue, Error as SyntaxError};
+use toml::de::{DeArray, DeFloat, DeInteger, DeTable, DeValue, Error as SyntaxError};
 use toml::{Spanned, Table, Value};
 
-use super::file::{ConfigFile, schema};
-use super::leaf::{shown, text_type};
-use super::places::{Places, below, line_start};
-use super::problem::{MAX_PROBLEMS, Problem, instead, nearest, there_are};
+use super::file::{ConfigFile, full_schema};
+use super::leaf::{self, shown};
+use super::problem::{Faults, MAX_PROBLEMS, Places, below, instead, line_start, nearest, there_are};
 
-/// What was read, and the faults that were found on the way.
-pub(super) struct Parsed {
-    /// The valid values, with defaults for those that are missing or faulty.
-    pub file: ConfigFile,
-    pub places: Places,
-    pub problems: Vec<Problem>,
-    /// Whether `file` has everything but the faulty values, so that it makes sense to judge its values.
-    pub is_whole: bool,
-}
-
-/// Parses a config file's text.
-pub(super) fn parse(text: &str) -> Parsed {
-    let schema = schema();
-    let (tree, faults) = DeTable::parse_recoverable(text);
+/// Parses a config file's text. `None`: so much of it is broken that it makes no sense to judge its values.
+pub(super) fn parse<'t>(
+    text: &str,
+    folder: &'t Path,
+    env: &'t dyn Fn(&str) -> Option<String>,
+) -> (Option<ConfigFile>, Faults<'t>) {
+    let schema = full_schema().to_value();
+    let (tree, syntax) = DeTable::parse_recoverable(text);
     let root = tree.into_inner();
-    let mut walk = Walk { schema: &schema, places: Places::new(text), problems: Vec::new(), unknown: Vec::new() };
+    let faults = Faults { places: Places::new(text), folder, env, list: Vec::new(), warnings: Vec::new() };
+    let mut walk = Walk { schema: &schema, faults, unknown: Vec::new() };
     let is_in_header = |fault: &SyntaxError| text[line_start(text, start(fault, text))..].trim_start().starts_with('[');
     // What stands below a table's broken header was put into another table: its names would be called unknown.
-    let has_broken_header = faults.iter().any(|fault| fault.message() != DUPLICATE && is_in_header(fault));
+    let has_broken_header = syntax.iter().any(|fault| fault.message() != DUPLICATE && is_in_header(fault));
     let valid = if has_broken_header { None } else { walk.table(&schema, "", &root) };
     drop_iteratively(root);
     walk.report_unknown_names();
-    walk.report_syntax(text, &faults);
-    let Walk { places, mut problems, .. } = walk;
+    walk.report_syntax(text, &syntax);
+    let mut faults = walk.faults;
     let file = valid.map(Table::try_into::<ConfigFile>).transpose();
     let file = file.unwrap_or_else(|fault| {
-        problems.push(places.problem("", fault.message()));
+        faults.list.push(faults.places.problem("", fault.message()));
         None
     });
-    Parsed { is_whole: file.is_some(), file: file.unwrap_or_default(), places, problems }
+    (file, faults)
 }
 
 /// The parser's message about a name or table header that is set a second time.
@@ -68,32 +65,32 @@ fn drop_iteratively(root: DeTable<'_>) {
 struct Unknown<'s> {
     name: String,
     offset: usize,
-    kind: Kind,
+    /// `object`, `array`, or nothing for a single value.
+    kind: &'static str,
     /// The table that it stands in.
     above: String,
     schema: &'s Json,
 }
 
-struct Walk<'s> {
+struct Walk<'s, 't> {
     schema: &'s Json,
-    places: Places,
-    problems: Vec<Problem>,
+    faults: Faults<'t>,
     unknown: Vec<Unknown<'s>>,
 }
 
-impl<'s> Walk<'s> {
-    /// The valid values of a table; `None` where a value that it must have is missing.
+impl<'s> Walk<'s, '_> {
+    /// The values of a table; `None` where a value that it must have is missing.
     fn table(&mut self, schema: &'s Json, path: &str, table: &DeTable<'_>) -> Option<Table> {
         let mut valid = Table::new();
         for (name, value) in table.iter() {
             let (named, offset) = (name.get_ref().to_string(), name.span().start);
-            self.places.note_name(&named, offset);
+            self.faults.places.note_name(&named, offset);
             let Some(known) = names(schema).find(|(known, _)| *known == named).map(|(_, known)| known).or(any(schema))
             else {
                 let kind = match value.get_ref() {
-                    DeValue::Table(_) => Kind::Table,
-                    DeValue::Array(_) => Kind::List,
-                    _ => Kind::Single,
+                    DeValue::Table(_) => "object",
+                    DeValue::Array(_) => "array",
+                    _ => "",
                 };
                 self.unknown.push(Unknown { name: named, offset, kind, above: path.to_owned(), schema });
                 continue;
@@ -105,21 +102,31 @@ impl<'s> Walk<'s> {
         let mut required =
             schema.get("required").and_then(Json::as_array).into_iter().flatten().filter_map(Json::as_str);
         if let Some(missing) = required.find(|name| !table.contains_key(*name)) {
-            self.fault(path, format!("needs `{missing}`"));
+            self.faults.add(path, format!("needs `{missing}`"));
             return None;
+        }
+        for (name, known) in names(schema) {
+            if !valid.contains_key(name)
+                && let Some(value) = self.default_of(known, &below(path, name))
+            {
+                valid.insert(name.to_owned(), value);
+            }
         }
         Some(valid)
     }
 
-    fn fault(&mut self, path: &str, message: String) {
-        if self.problems.len() < MAX_PROBLEMS {
-            self.problems.push(self.places.problem(path, message));
+    /// What is in force where a value is missing or faulty.
+    fn default_of(&mut self, schema: &'s Json, path: &str) -> Option<Value> {
+        match schema.get("default")? {
+            Json::Object(_) => self.table(schema, path, &DeTable::new()).map(Value::Table),
+            Json::String(text) => leaf::read(format(schema), text, self.faults.folder).ok().map(Value::String),
+            other => Value::try_from(other).ok(),
         }
     }
 
     /// A value as the schema wants it, or nothing and a fault.
     fn value(&mut self, schema: &'s Json, path: &str, value: &Spanned<DeValue<'_>>) -> Option<Value> {
-        self.places.note(path, value.span().start);
+        self.faults.places.note(path, value.span().start);
         let fault = match (type_of(schema), value.get_ref()) {
             ("object", DeValue::Table(table)) => return self.table(schema, path, table).map(Value::Table),
             ("array", DeValue::Array(array)) => return Some(Value::Array(self.elements(schema, path, array))),
@@ -135,40 +142,45 @@ impl<'s> Walk<'s> {
             ("number", DeValue::Float(_) | DeValue::Integer(_)) => {
                 let bound = |name: &str| schema.get(name).and_then(Json::as_f64).unwrap_or_default();
                 let range = bound("minimum")..=bound("maximum");
-                let number = match value.get_ref() {
-                    DeValue::Float(text) => text.as_str().parse().ok(),
-                    DeValue::Integer(digits) if digits.radix() == 10 => digits.as_str().parse().ok(),
-                    _ => None,
-                };
-                match number.filter(|number| range.contains(number)) {
+                let digits = value.get_ref().as_float().map(DeFloat::as_str);
+                let number = digits.or(value.get_ref().as_integer().map(DeInteger::as_str));
+                match number.and_then(|digits| digits.parse().ok()).filter(|number| range.contains(number)) {
                     Some(number) => return Some(Value::Float(number)),
                     None => format!("must be a number from {} to {}", range.start(), range.end()),
                 }
             }
-            ("string", DeValue::String(text)) => match fault_of_text(schema, text) {
-                None => return Some(Value::String(text.to_string())),
-                Some(fault) => fault,
+            ("string", DeValue::String(text)) => match self.text(schema, text) {
+                Ok(text) => return Some(Value::String(text)),
+                Err(fault) => fault,
             },
             (_, found) => wrong_type(schema, path, found),
         };
-        self.fault(path, fault);
+        self.faults.add(path, fault);
         None
     }
 
-    /// The valid elements. An empty string stands in for an invalid one, so that the others keep their numbers; where
-    /// only some words are valid, it is left out.
+    fn text(&self, schema: &Json, text: &str) -> Result<String, String> {
+        let Some(words) = schema.get("enum").and_then(Json::as_array) else {
+            return leaf::read(format(schema), text, self.faults.folder);
+        };
+        let words: Vec<&str> = words.iter().filter_map(Json::as_str).collect();
+        if words.contains(&text) {
+            return Ok(text.to_owned());
+        }
+        Err(format!("unknown value {}; {}", shown(text), instead(text, words)))
+    }
+
+    /// The valid elements.
     fn elements(&mut self, schema: &'s Json, path: &str, array: &DeArray<'_>) -> Vec<Value> {
         let Some(items) = schema.get("items") else { return Vec::new() };
-        let substitute = items.get("enum").is_none().then(|| Value::String(String::new()));
-        let elements = array.iter().enumerate();
-        elements.filter_map(|(i, e)| self.value(items, &format!("{path}[{i}]"), e).or(substitute.clone())).collect()
+        array.iter().enumerate().filter_map(|(i, e)| self.value(items, &format!("{path}[{i}]"), e)).collect()
     }
 
     fn report_unknown_names(&mut self) {
         for unknown in self.unknown.iter().take(MAX_PROBLEMS) {
             let message = format!("unknown name {}; {}", shown(&unknown.name), self.suggestion(unknown));
             let path = below(&unknown.above, &unknown.name);
-            self.problems.push(self.places.problem_at(path, unknown.offset, message));
+            self.faults.list.push(self.faults.places.problem_at(path, unknown.offset, message));
         }
     }
 
@@ -176,9 +188,8 @@ impl<'s> Walk<'s> {
     fn suggestion(&self, unknown: &Unknown<'_>) -> String {
         let Unknown { name, kind, above, schema, .. } = unknown;
         let (set, free): (Vec<_>, Vec<_>) =
-            names(schema).partition(|(name, _)| self.places.is_given(&below(above, name)));
-        let is_table = |kind| kind == Kind::Table;
-        let alike = free.iter().filter(|(_, schema)| is_table(kind_of(schema)) == is_table(*kind));
+            names(schema).partition(|(name, _)| self.faults.places.is_given(&below(above, name)));
+        let alike = free.iter().filter(|(_, schema)| (type_of(schema) == "object") == (*kind == "object"));
         let alike = alike.map(|(name, _)| *name);
         if let Some(meant) = nearest(name, alike) {
             return format!("did you mean `{meant}`?");
@@ -209,7 +220,7 @@ impl<'s> Walk<'s> {
             let here = below(path, name);
             let distance = strsim::damerau_levenshtein(&unknown.name, name);
             // Nearer than in its own table, since there are many more names.
-            if distance <= name.len() / 4 && kind_of(schema) == unknown.kind && !self.places.is_given(&here) {
+            if distance <= name.len() / 4 && is_of(schema, unknown.kind) && !self.faults.places.is_given(&here) {
                 near.push((distance, name, path.to_owned()));
             }
             self.near_elsewhere(unknown, schema, &here, near);
@@ -224,18 +235,18 @@ impl<'s> Walk<'s> {
             let message = match fault.message() {
                 DUPLICATE => {
                     let name = fault.span().and_then(|span| text.get(span)).unwrap_or_default();
-                    match self.places.line_set_before(name, offset) {
+                    match self.faults.places.line_set_before(name, offset) {
                         Some(line) => format!("`{name}` is already set on line {line}"),
                         None => format!("`{name}` is already set"),
                     }
                 }
                 message => message.to_owned(),
             };
-            problems.push(self.places.problem_at(String::new(), offset, message));
+            problems.push(self.faults.places.problem_at(String::new(), offset, message));
         }
         problems.sort_by_key(|problem| (problem.line, problem.column));
         problems.dedup_by_key(|problem| problem.line);
-        self.problems.extend(problems);
+        self.faults.list.extend(problems);
     }
 }
 
@@ -254,27 +265,13 @@ fn type_of(schema: &Json) -> &str {
     schema.get("type").and_then(Json::as_str).unwrap_or_default()
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Kind {
-    Table,
-    List,
-    Single,
+fn is_of(schema: &Json, kind: &str) -> bool {
+    let of = type_of(schema);
+    of == kind || (kind.is_empty() && of != "object" && of != "array")
 }
 
-fn kind_of(schema: &Json) -> Kind {
-    match type_of(schema) {
-        "object" => Kind::Table,
-        "array" => Kind::List,
-        _ => Kind::Single,
-    }
-}
-
-fn fault_of_text(schema: &Json, text: &str) -> Option<String> {
-    if let Some(text_type) = schema.get("pattern").and_then(Json::as_str).and_then(text_type) {
-        return (text_type.fault)(text);
-    }
-    let words: Vec<&str> = schema.get("enum")?.as_array()?.iter().filter_map(Json::as_str).collect();
-    (!words.contains(&text)).then(|| format!("unknown value {}; {}", shown(text), instead(text, words)))
+fn format(schema: &Json) -> &str {
+    schema.get("format").and_then(Json::as_str).unwrap_or_default()
 }
 
 /// The message names types only: the value may be a secret.
@@ -295,11 +292,7 @@ fn wrong_type(schema: &Json, path: &str, found: &DeValue<'_>) -> String {
         "integer" => "a whole number",
         "number" => "a number",
         "boolean" => "true or false",
-        _ => schema
-            .get("pattern")
-            .and_then(Json::as_str)
-            .and_then(text_type)
-            .map_or("a string", |text_type| text_type.name),
+        _ => leaf::name_of(format(schema)),
     };
     format!("must be {wanted}, not {found}")
 }

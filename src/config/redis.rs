@@ -9,6 +9,9 @@ use percent_encoding::percent_decode_str;
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
+/// The longest host name that DNS can hold.
+const MAX_HOST_NAME: usize = 253;
+
 /// A Redis or Valkey. Neither `Debug` nor `Display` shows its password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisAt {
@@ -117,19 +120,20 @@ impl RedisAt {
 }
 
 impl HostPort {
-    fn read(text: &str, port: u16) -> Option<Self> {
-        let (host, port) = match (text.strip_prefix('['), text.rsplit_once(':')) {
-            (Some(rest), _) => {
-                let (host, rest) = rest.split_once(']')?;
-                let port = rest.strip_prefix(':').map_or(if rest.is_empty() { Some(port) } else { None }, decimal)?;
-                (host, port)
-            }
-            (None, Some((host, port))) => (host, decimal(port)?),
-            (None, None) => (text, port),
+    /// Reads `host` or `host:port`; an IPv6 address has brackets. `port` is that of a text without one.
+    pub(super) fn read(text: &str, port: u16) -> Option<Self> {
+        let (host, port) = match text.rsplit_once(':') {
+            // A colon inside brackets is the address's own.
+            Some((host, port)) if !port.ends_with(']') => (host, decimal(port)?),
+            _ => (text, port),
         };
-        let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-        let is_host = host.chars().all(is_name) || host.parse::<std::net::Ipv6Addr>().is_ok();
-        (!host.is_empty() && is_host).then(|| HostPort { host: host.to_owned(), port })
+        let is_name = |host: &str| host.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
+        let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let is_host = match address {
+            Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+            None => (1..=MAX_HOST_NAME).contains(&host.len()) && is_name(host),
+        };
+        is_host.then(|| HostPort { host: address.unwrap_or(host).to_owned(), port })
     }
 }
 

@@ -4,7 +4,7 @@
 use std::mem::{discriminant, replace};
 use std::sync::Arc;
 
-use super::usable::{Admin, Config, Keys, Limits, Tier};
+use super::{Admin, Config, Keys, Limits, Tier};
 
 /// A configuration that can replace the one in force without a restart.
 #[derive(Debug)]
@@ -45,16 +45,13 @@ impl Config {
         kept.keep("cache.max_size", &self.cache.max_size, &mut next.cache.max_size);
         kept.keep_admin(&self.admin, &mut next.admin);
         kept.keep("log.level", &self.log.level, &mut log.level);
-        kept.keep("log.format", &self.log.json, &mut log.json);
+        kept.keep("log.format", &self.log.format, &mut log.format);
         kept.keep("log.access", &self.log.access, &mut log.access);
-        if let (Some(running), Some(next)) = (&self.log.decisions, &mut log.decisions)
-            && running.path == next.path
-        {
-            kept.keep("log.decisions_max_size", &running.max_size, &mut next.max_size);
-        }
         kept.keep("log.decisions", &self.log.decisions, &mut log.decisions);
+        kept.keep("log.decisions_max_size", &self.log.decisions_max_size, &mut log.decisions_max_size);
         kept.keep("log.audit", &self.log.audit, &mut log.audit);
         kept.keep("log.otlp", &self.log.otlp, &mut log.otlp);
+        kept.keep("log.otlp_sample", &self.log.otlp_sample, &mut log.otlp_sample);
         kept.keep("cluster", &self.cluster, &mut next.cluster);
         // `keep` gave `admin`, `log` and `cluster` their values in force, and a hash is no value.
         let Config { server, answers, origin, keys, limits, cache, admin: _, log: _, cluster: _, hash: _ } = self;

@@ -5,118 +5,65 @@ use std::fmt::Write;
 
 use toml::{Table, Value};
 
-use super::file::{ConfigFile, FreshnessFile, TierFile};
-use super::secret::{Secret, Source};
-use super::usable::{Cluster, ConfigHash, Limits, OriginKind, Rate, WhenAway, cached_reads};
-use super::{Config, DEFAULT_FILE, Keys, Loaded, StoreAt};
+use super::cluster::{Cluster, WhenAway};
+use super::file::{ConfigFile, ConfigHash};
+use super::secret::HIDDEN;
+use super::{Config, DEFAULT_FILE, Keys, Limits, Loaded, OriginKind, Rate};
 use crate::model::Limit;
 
 const MINUTE_NS: u64 = 60_000_000_000;
 const DAY_NS: u64 = 24 * 60 * MINUTE_NS;
 
-/// The values in force by their names in the file: with the defaults, the number of threads and whole paths
-/// (`resolved`), and without settings that have no effect. Their hash is that of the values before threads and paths
-/// are filled in, so that it is the same in every folder and on every machine; with a cluster also on every node.
-pub(super) fn in_force(mut file: ConfigFile, config: &Config, resolved: Vec<(String, String)>) -> (Table, ConfigHash) {
-    let is_written = |token: &Secret| matches!(token.source(), Source::Written(_));
-    let tokens = [("token", Some(&file.admin.token)), ("read_token", file.admin.read_token.as_ref())];
-    let tokens = tokens.into_iter().chain([("bot_token", file.admin.bot_token.as_ref())]);
-    let hidden: Vec<&str> = tokens.filter(|(_, token)| token.is_some_and(is_written)).map(|(name, _)| name).collect();
-    file.limits.tiers.entry(config.limits.default_tier.name.clone()).or_insert_with(TierFile::standard);
+/// The values in force by their names in the file: with the defaults and whole paths, and without secrets and settings
+/// that have no effect.
+pub(super) fn in_force(file: &ConfigFile, config: &Config) -> Table {
+    let Ok(mut values) = Table::try_from(file) else { return Table::new() };
     // Hidden as a secret, since it may have a password: a path has none, and a URL is shown without it.
-    let store = match (&config.origin.store, file.origin.store.source()) {
-        (StoreAt::Sqlite(_), Source::Written(path)) => path.to_owned(),
-        (at, _) => at.to_string(),
-    };
-    let Ok(Value::Table(mut values)) = Value::try_from(file) else { return (Table::new(), ConfigHash::default()) };
-    if let Some(hidden) = values.get_mut("origin").and_then(|origin| origin.get_mut("store")) {
-        *hidden = store.into();
-    }
-    if let Some(cache) = values.get_mut("cache").and_then(Value::as_table_mut) {
-        let section = |operation| Value::try_from(FreshnessFile::from(config.cache.of(operation)));
-        cache.extend(cached_reads().filter_map(|(read, name, _)| Some((name.to_owned(), section(read).ok()?))));
-    }
-    remove_ineffective(&mut values, config, &hidden);
-    let mut shared = values.clone();
-    if config.cluster.is_some() {
-        remove_of_node(&mut shared, config);
-    }
-    let hash = hash(&shared);
-    let mut values = Value::Table(values);
-    let threads = [("server.threads".to_owned(), Value::from(config.server.threads as i64))];
-    for (setting, found) in resolved.into_iter().map(|(setting, text)| (setting, text.into())).chain(threads) {
-        let mut steps = setting.split(['.', '[']);
-        let value = steps.try_fold(&mut values, |above, step| match step.strip_suffix(']') {
-            Some(element) => above.get_mut(element.parse::<usize>().ok()?),
-            None => above.get_mut(step),
-        });
-        if let Some(value) = value {
-            *value = found;
-        }
-    }
-    match values {
-        Value::Table(values) => (values, hash),
-        _ => (Table::new(), hash),
-    }
-}
-
-/// The hash of these values as TOML.
-fn hash(values: &Table) -> ConfigHash {
-    ConfigHash::of(&toml::to_string(values).unwrap_or_default()) // a table of TOML can be written as TOML
-}
-
-/// Removes the settings that have no effect, and these secrets.
-fn remove_ineffective(values: &mut Table, config: &Config, hidden: &[&str]) {
-    let tiers = values.get_mut("limits").and_then(|limits| limits.get_mut("tiers")?.as_table_mut());
-    for (_, tier) in tiers.into_iter().flatten() {
-        let Some(tier) = tier.as_table_mut() else { continue };
-        if !tier.contains_key("write_rate") {
-            tier.remove("write_burst");
-        }
+    put(&mut values, "origin", "store", config.origin.store.to_string());
+    for (_, tier) in
+        values.get_mut("limits").and_then(|limits| limits.get_mut("tiers")?.as_table_mut()).into_iter().flatten()
+    {
+        tier.as_table_mut().filter(|tier| !tier.contains_key("write_rate")).map(|tier| tier.remove("write_burst"));
     }
     match &config.cluster {
         None => drop(values.remove("cluster")),
-        Some(cluster) if cluster.replicas.is_none() => {
-            keep(values, "cluster", &["redis", "node", "prefix", "timeout", "when_away", "nodes"]);
+        Some(cluster) => {
+            put(&mut values, "cluster", "redis", cluster.redis.to_string());
+            put(&mut values, "cluster", "node", cluster.node.clone());
+            leave_out(&mut values, "cluster", |name| name == "replicas" && cluster.replicas.is_none());
         }
-        Some(_) => {}
     }
-    if config.admin.listener.is_none() {
-        keep(values, "admin", &["listen"]);
-    } else if let Some(admin) = values.get_mut("admin").and_then(Value::as_table_mut) {
+    if let Some(admin) = values.get_mut("admin").and_then(Value::as_table_mut) {
         // A token in the file itself is not shown.
-        admin.retain(|name, _| !hidden.contains(&name));
+        let is_on = config.admin.listener.is_some();
+        admin.retain(|name, value| name == "listen" || (is_on && value.as_str() != Some(HIDDEN)));
     }
     if config.origin.kind == OriginKind::Builtin {
-        keep(values, "origin", &["kind", "store"]);
+        leave_out(&mut values, "origin", |name| !["kind", "store"].contains(&name));
     }
-    match config.keys {
-        Keys::Store => keep(values, "keys", &["source"]),
-        Keys::File(_) => keep(values, "keys", &["source", "file"]),
-        Keys::Origin { .. } => keep(values, "keys", &["source", "accepted_for", "refused_for"]),
-    }
+    let of_keys: &[&str] = match config.keys {
+        Keys::Store => &["source"],
+        Keys::File(_) => &["source", "file"],
+        Keys::Origin { .. } => &["source", "accepted_for", "refused_for"],
+    };
+    leave_out(&mut values, "keys", |name| !of_keys.contains(&name));
+    values
 }
 
-/// Removes what may differ between the nodes of a cluster: names, addresses, files, and what only operators see.
-fn remove_of_node(values: &mut Table, config: &Config) {
-    ["admin", "log"].into_iter().for_each(|section| drop(values.remove(section)));
-    let store = if matches!(config.origin.store, StoreAt::Sqlite(_)) { "store" } else { "" };
-    for (section, names) in [
-        ("server", &["listen", "threads", "handover", "tls"][..]),
-        ("origin", &["tls", store]),
-        ("keys", &["file"]),
-        ("cluster", &["redis", "node"]),
-    ] {
-        if let Some(section) = values.get_mut(section).and_then(Value::as_table_mut) {
-            section.retain(|name, _| !names.contains(&name));
-        }
-    }
+/// The hash of what decides about answers: the same in every folder and on every node of a cluster.
+pub(super) fn hash(values: &Table) -> ConfigHash {
+    let shared = ["answers", "limits", "cache"].map(|name| (name.to_owned(), values.get(name).cloned()));
+    let shared: Table = shared.into_iter().filter_map(|(name, section)| Some((name, section?))).collect();
+    ConfigHash::of(&toml::to_string(&shared).unwrap_or_default()) // a table of TOML can be written as TOML
 }
 
-/// Keeps only these names of a section.
-fn keep(values: &mut Table, section: &str, names: &[&str]) {
+fn put(values: &mut Table, section: &str, name: &str, value: String) {
+    values.get_mut(section).and_then(Value::as_table_mut).map(|section| section.insert(name.to_owned(), value.into()));
+}
+
+fn leave_out(values: &mut Table, section: &str, is_hidden: impl Fn(&str) -> bool) {
     if let Some(section) = values.get_mut(section).and_then(Value::as_table_mut) {
-        section.retain(|name, _| names.contains(&name));
+        section.retain(|name, _| !is_hidden(name));
     }
 }
 
@@ -207,19 +154,4 @@ fn per_key(rate: &Rate, daily: Option<u64>) -> String {
     let cap = daily.unwrap_or(u64::MAX);
     let (minute, day) = (minute.min(cap), rate.most_within(DAY_NS).min(cap));
     format!("{each}/s, burst {burst}; a key can do at most {minute} in its first minute, {day} in a day")
-}
-
-impl Rate {
-    /// Requests a second, after rounding, to ten digits: `20`, `2.999999994`, `0.00001157407407`.
-    pub fn per_second(&self) -> String {
-        let rate = 1e9 / self.period_ns as f64;
-        let decimals = (9.0 - rate.log10().floor()).clamp(0.0, 20.0) as usize;
-        let text = format!("{rate:.decimals$}");
-        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
-    }
-
-    /// The most that is let through in `ns` nanoseconds: the burst, and what comes back meanwhile.
-    pub fn most_within(&self, ns: u64) -> u64 {
-        u64::from(self.burst.get()) + ns / self.period_ns
-    }
 }

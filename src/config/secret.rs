@@ -5,6 +5,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
@@ -16,14 +17,15 @@ const MAX_VALUE: u64 = 16 << 10;
 
 /// A value that no debug print, no fault and no serialised config shows, unless it only names where the secret is.
 #[derive(Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[schemars(extend("format" = "secret"))]
 pub struct Secret(String);
 
 /// What is serialised instead of a secret that is written in the config file.
-const HIDDEN: &str = "…";
+pub(super) const HIDDEN: &str = "…";
 
 /// Where a secret's value is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Source<'s> {
+pub(crate) enum Source<'s> {
     /// In the config file itself.
     Written(&'s str),
     /// In this environment variable.
@@ -37,13 +39,28 @@ impl Secret {
         Secret(text.to_owned())
     }
 
-    pub fn source(&self) -> Source<'_> {
+    pub(crate) fn source(&self) -> Source<'_> {
         if let Some(name) = self.0.strip_prefix("env:") {
             Source::Env(name)
         } else if let Some(path) = self.0.strip_prefix("file:") {
             Source::File(path)
         } else {
             Source::Written(&self.0)
+        }
+    }
+}
+
+impl FromStr for Secret {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let secret = Secret::new(text);
+        match secret.source() {
+            Source::Env(name) if name.is_empty() || name.contains(['=', '\0']) => {
+                Err("the name of an environment variable must follow `env:`".to_owned())
+            }
+            Source::File("") => Err("a path must follow `file:`".to_owned()),
+            _ => Ok(secret),
         }
     }
 }
@@ -115,16 +132,6 @@ impl Serialize for Secret {
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(…)")
-    }
-}
-
-impl fmt::Debug for Source<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Source::Written(_) => f.write_str("Written(…)"),
-            Source::Env(name) => write!(f, "Env({name})"),
-            Source::File(path) => write!(f, "File({path})"),
-        }
     }
 }
 

@@ -11,29 +11,9 @@ const PARAMETERS: &str = "sslmode, sslrootcert, connect_timeout, application_nam
     keepalives_idle, tcp_user_timeout, channel_binding, load_balance_hosts, hostaddr";
 
 /// Every parameter that its reader knows besides `sslmode` and `sslrootcert`.
-const KNOWN: [&str; 21] = [
-    "application_name",
-    "channel_binding",
-    "connect_timeout",
-    "dbname",
-    "host",
-    "hostaddr",
-    "keepalives",
-    "keepalives_idle",
-    "keepalives_interval",
-    "keepalives_retries",
-    "load_balance_hosts",
-    "options",
-    "password",
-    "port",
-    "replication",
-    "ssl_negotiation",
-    "sslnegotiation",
-    "sslcert",
-    "target_session_attrs",
-    "tcp_user_timeout",
-    "user",
-];
+const KNOWN: &str = "application_name channel_binding connect_timeout dbname host hostaddr keepalives keepalives_idle \
+    keepalives_interval keepalives_retries load_balance_hosts options password port replication ssl_negotiation \
+    sslnegotiation sslcert target_session_attrs tcp_user_timeout user";
 
 const SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
 
@@ -140,7 +120,7 @@ impl PostgresAt {
         // Behind a second @ may be a piece of a password.
         let names =
             others.iter().map(|pair| pair.split('=').next().unwrap_or_default()).filter(|_| !rest.contains('@'));
-        if let Some(unknown) = names.into_iter().find(|name| !KNOWN.contains(name)) {
+        if let Some(unknown) = names.into_iter().find(|name| KNOWN.split(' ').all(|known| known != *name)) {
             return Err(format!("has the parameter `{unknown}`, which there is not; names are {PARAMETERS}"));
         }
         let url = format!("{user}{place}?{}", others.join("&"));

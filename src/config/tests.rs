@@ -10,7 +10,7 @@ mod upstreams;
 use std::collections::BTreeSet;
 use std::fs;
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,9 +56,9 @@ fn an_empty_file_is_a_valid_config() {
     assert_eq!(config.server.listen, [Listen::Tcp("127.0.0.1:8080".parse().unwrap())]);
     assert!(config.server.threads >= 1);
     assert_eq!(config.server.drain_delay, Duration::ZERO);
-    assert_eq!(config.server.max_connections_per_address, Some(1000));
+    assert_eq!(config.server.max_connections_per_address, 1000);
     assert_eq!(config.server.max_body, 4096);
-    assert_eq!(config.server.health_path.as_deref(), Some("/healthz"));
+    assert_eq!(config.server.health_path, "/healthz");
     assert_eq!(
         config.origin,
         Origin { kind: OriginKind::Builtin, store: StoreAt::Sqlite("/etc/gg/guildgate.db".into()) }
@@ -70,10 +70,9 @@ fn an_empty_file_is_a_valid_config() {
     assert_eq!(config.cache.of(Operation::GetPoints).stale_if_error, Duration::from_secs(600));
     assert_eq!(config.cache.of(Operation::GetWarns).stale_if_error, Duration::ZERO);
     assert_eq!(config.cache.of(Operation::GetReviews).ttl, Duration::from_secs(300));
-    assert_eq!(
-        config.log,
-        Log { level: LogLevel::Info, json: false, access: Access::Stderr, decisions: None, audit: None, otlp: None }
-    );
+    let log = config.log;
+    assert_eq!((log.level, log.is_json(), log.access), (LogLevel::Info, false, Access::Stderr));
+    assert_eq!((log.decisions, log.audit, log.otlp.as_str()), (None, None, ""));
 }
 
 #[test]
@@ -81,11 +80,13 @@ fn zero_and_empty_values_turn_settings_off() {
     let off =
         "server = { max_connections_per_address = 0, health_path = \"\" }\nlog.access = \"\"\nanswers.headers = []\n";
     let config = config(off);
-    assert_eq!(config.server.max_connections_per_address, None);
-    assert_eq!(config.server.health_path, None);
+    assert_eq!(config.server.max_connections_per_address, 0);
+    assert!(!config.server.is_health(b"GET", b""));
     assert_eq!(config.log.access, Access::None);
-    let headers = AnswerHeaders { cache_status: false, ratelimit: false, request_id: false, age: false };
-    assert_eq!(config.answers.headers, headers);
+    for (typed, access) in [("/dev/stdout", Access::Stdout), ("/dev/stderr", Access::Stderr)] {
+        assert_eq!(self::config(&format!("log.access = \"{typed}\"")).log.access, access);
+    }
+    assert_eq!(config.answers.headers, []);
 }
 
 #[test]
@@ -97,9 +98,9 @@ fn each_word_of_the_file_has_its_own_meaning() {
          idle_timeout = \"4ms\", drain_timeout = \"5ms\", drain_delay = \"6ms\", max_body = \"1B\", max_header = \"2KiB\", threads = 3, \
          trusted_proxies = [\"10.0.0.0/8\", \"::1\"] }\n",
     );
-    assert!(config.answers.errors_as_ok && config.answers.headers.age && !config.answers.headers.ratelimit);
+    assert_eq!((config.answers.error_status, config.answers.headers), (ErrorStatus::Ok, vec![AnswerHeader::Age]));
     assert_eq!((config.answers.wording.service_name, config.answers.wording.key_command), ("S".into(), "K".into()));
-    assert!(config.log.level == LogLevel::Trace && config.log.json);
+    assert!(config.log.level == LogLevel::Trace && config.log.is_json());
     let Freshness { ttl, stale_while_revalidate, stale_if_error } = config.cache.of(Operation::GetReviews);
     assert_eq!([ttl, stale_while_revalidate, stale_if_error], [1, 2, 3].map(Duration::from_secs));
     let server = config.server;
@@ -107,7 +108,7 @@ fn each_word_of_the_file_has_its_own_meaning() {
     assert_eq!(timeouts, [1, 2, 3, 4].map(Duration::from_millis));
     assert_eq!([server.drain_timeout, server.drain_delay], [5, 6].map(Duration::from_millis));
     assert_eq!((server.max_body, server.max_header, server.threads), (1, 2048, 3));
-    assert_eq!(server.trusted_proxies, ["10.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
+    assert_eq!(server.trusted_proxies, ["10.0.0.0/8", "::1/128"].map(|net| net.parse().unwrap()));
 }
 
 #[test]
@@ -153,12 +154,11 @@ fn a_setting_without_protection_that_has_no_effect_gets_a_warning() {
 
 #[test]
 fn decisions_are_recorded_where_the_file_says_and_within_its_bound() {
-    let log = |text: &str| config(&format!("[log]\n{text}")).log.decisions;
-    let path = PathBuf::from("/etc/gg/d.log");
-    assert_eq!(log("decisions = \"d.log\""), Some(Decisions { path: path.clone(), max_size: 64 << 20 }));
-    let sized = log("decisions = \"d.log\"\ndecisions_max_size = \"1MiB\"");
-    assert_eq!(sized, Some(Decisions { path, max_size: 1 << 20 }));
-    assert_eq!(log("decisions_max_size = \"2GiB\""), None);
+    let log = |text: &str| config(&format!("[log]\n{text}")).log;
+    let default = log("decisions = \"d.log\"");
+    assert_eq!((default.decisions, default.decisions_max_size), (Some("/etc/gg/d.log".into()), 64 << 20));
+    assert_eq!(log("decisions = \"d.log\"\ndecisions_max_size = \"1MiB\"").decisions_max_size, 1 << 20);
+    assert_eq!(log("decisions_max_size = \"2GiB\"").decisions, None);
     for (bad, fault) in [
         ("decisions_max_size = \"1023KiB\"", "2:22: log.decisions_max_size: must be from 1MiB to 1048576GiB"),
         ("access = \"a\"\ndecisions = \"a\"", "3:13: log.decisions: must not be the file of `log.access`"),

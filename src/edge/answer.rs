@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tokio::time::Instant;
 
 use super::write_buffer::WriteBuffer;
-use crate::config::Config;
+use crate::config::{AnswerHeader, Config, ErrorStatus};
 use crate::gateway::{CacheStatus, Reply};
 use crate::wire::{Fault, RequestId};
 
@@ -59,7 +59,7 @@ pub(super) enum ConnectionField {
 pub(super) fn status(config: &Config, reply: &Reply) -> u16 {
     match &reply.answer {
         Ok(_) => 200,
-        Err(_) if config.answers.errors_as_ok => 200,
+        Err(_) if config.answers.error_status == ErrorStatus::Ok => 200,
         Err(fault) => fault.status(),
     }
 }
@@ -153,7 +153,7 @@ fn add_preflight_fields(config: &Config, id: &RequestId, to: &mut impl Fields) {
     to.add_bytes("Access-Control-Allow-Methods", b"POST");
     to.add_bytes("Access-Control-Allow-Headers", b"authorization, content-type");
     to.add_bytes("Access-Control-Max-Age", b"600");
-    if config.answers.headers.request_id {
+    if config.answers.has(AnswerHeader::RequestId) {
         to.add_bytes("X-Request-Id", id.as_bytes());
     }
 }
@@ -161,25 +161,25 @@ fn add_preflight_fields(config: &Config, id: &RequestId, to: &mut impl Fields) {
 /// The fields that depend on the reply and the configuration.
 fn add_reply_fields(config: &Config, reply: &Reply, to: &mut impl Fields) {
     let details = &reply.details;
-    let headers = config.answers.headers;
+    let has = |header| config.answers.has(header);
     if let Some(cache) = details.cache {
-        if headers.cache_status {
+        if has(AnswerHeader::CacheStatus) {
             to.add("Cache-Status", |out| write_cache_status(cache, out));
         }
-        if headers.age
+        if has(AnswerHeader::Age)
             && let CacheStatus::Hit { age, .. } | CacheStatus::WhileRevalidating { age } | CacheStatus::IfError { age } =
                 cache
         {
             to.add_number("Age", age.as_secs());
         }
     }
-    if headers.ratelimit
+    if has(AnswerHeader::Ratelimit)
         && let (Some(key), Some(levels)) = (&details.key, &details.levels)
     {
         to.add_bytes("RateLimit-Policy", key.policy.header().as_bytes());
         to.add("RateLimit", |out| key.policy.write_rate_limit(levels, out));
     }
-    if headers.request_id {
+    if has(AnswerHeader::RequestId) {
         to.add_bytes("X-Request-Id", details.id.as_bytes());
     }
     if let Err(fault) = &reply.answer {

@@ -55,7 +55,7 @@ impl Edge {
     ) -> Answer<'s> {
         let config = &state.config;
         let origin = request.fields.and_then(|(fields, _)| fields.origin);
-        let allow_origin = origin.and_then(|origin| config.answers.cors_origins.allow(origin));
+        let allow_origin = origin.and_then(|origin| config.answers.allow_origin(origin));
         if config.server.is_health(request.method, request.path) {
             let content = Content::Health { draining: self.drain.ends_service() };
             return Answer { content, allow_origin, at: self.answered() };

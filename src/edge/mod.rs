@@ -53,7 +53,8 @@ impl Edge {
         let state = gateway.state();
         let server = &state.config.server;
         let most = CallerFiles { connections: most.connections.min(server.max_connections), ..most };
-        let connections = ConnectionLimiter::new(most, server.max_connections_per_address);
+        let connections =
+            ConnectionLimiter::new(most, Some(server.max_connections_per_address).filter(|most| *most > 0));
         Edge { gateway, connections: Arc::new(connections), drain: Arc::default(), tls }
     }
 }

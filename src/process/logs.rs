@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::fmt::Display;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use tokio::signal::unix::Signal;
 use super::ProcessError;
 use crate::admin::AuditLog;
 use crate::clock::Clock;
-use crate::config::{Decisions, Log};
+use crate::config::Log;
 #[cfg(feature = "otlp")]
 use crate::telemetry::TraceExport;
 use crate::telemetry::{AccessLog, DecisionLog, Observer, ProcessLog};
@@ -35,13 +36,13 @@ impl Logs {
         has_predecessor: bool,
         clock: &Clock,
     ) -> Result<Self, ProcessError> {
-        let access = AccessLog::open(&config.access, config.json).map_err(cannot_open("access"))?;
+        let access = AccessLog::open(&config.access, config.is_json()).map_err(cannot_open("access"))?;
         let open = if has_predecessor { DecisionLog::open_as_successor } else { DecisionLog::open };
-        let open = |Decisions { path, max_size }: &Decisions| open(path, *max_size, clock.clone());
-        let decisions = config.decisions.as_ref().map(open).transpose().map_err(cannot_open("decisions"))?;
+        let open = |path: &Path| open(path, config.decisions_max_size, clock.clone());
+        let decisions = config.decisions.as_deref().map(open).transpose().map_err(cannot_open("decisions"))?;
         let audit = config.audit.as_deref().map(AuditLog::open).transpose().map_err(cannot_open("audit"))?;
         #[cfg(feature = "otlp")]
-        let traces = config.otlp.as_ref().map(TraceExport::start).transpose();
+        let traces = config.otlp().as_ref().map(TraceExport::start).transpose();
         Ok(Logs {
             process,
             access: access.map(Arc::new),

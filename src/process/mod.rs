@@ -97,7 +97,7 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
         Some(demo) => demo.settings()?,
         None => (config::load(config_path.as_deref())?, Vec::new()),
     };
-    let json = loaded.config.log.json;
+    let json = loaded.config.log.is_json();
     let log = Arc::new(telemetry::init(&loaded.config.log));
     telemetry::log_panics();
     let result = runtime.block_on(async {

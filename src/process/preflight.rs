@@ -137,8 +137,8 @@ fn faults_of_outputs(config: &Config) -> Vec<SettingFault> {
     if let Access::File(path) = &config.log.access {
         check("log.access", path, not_writable);
     }
-    if let Some(decisions) = &config.log.decisions {
-        check("log.decisions", &decisions.path, |path| not_writable(path).or_else(|| other_than_record(path)));
+    if let Some(path) = &config.log.decisions {
+        check("log.decisions", path, |path| not_writable(path).or_else(|| other_than_record(path)));
     }
     for (i, listen) in config.server.listen.iter().enumerate() {
         if let Listen::Unix(path) = listen {

@@ -134,7 +134,7 @@ impl Built {
         gateway.shared_limits().inspect(|limits| limits.set_state(Some(NodeState::Serving)));
         let is_first = predecessor.is_none();
         serving.handover = handover.map(|handover| handover.start(predecessor, gateway.clone()));
-        print_ready(&urls, gateway.state().config.log.json, gateway.clock(), demo.as_deref());
+        print_ready(&urls, gateway.state().config.log.is_json(), gateway.clock(), demo.as_deref());
         if is_first {
             systemd::ready();
         }

@@ -85,7 +85,7 @@ pub fn init(log: &Log) -> ProcessLog {
     let ((rate_limit, lines), dropped) = (LogRateLimit::new(Clock::system()), writer.error_counter());
     let registry = tracing_subscriber::registry().with(filter).with(rate_limit.clone());
     let layer = tracing_subscriber::fmt::layer().with_writer(writer);
-    let set = if log.json {
+    let set = if log.is_json() {
         registry.with(layer.json()).try_init()
     } else {
         registry.with(layer.with_ansi(false).with_target(false)).try_init()

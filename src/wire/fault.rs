@@ -1,6 +1,9 @@
 //! Every refusal as one table: its code, status and message, as in the contract (section 1, "Refusals"). The lines 01 to
 //! 05 are the service's own, word for word. Pure.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::{Operation, Param};
 
 /// A refusal.
@@ -36,10 +39,19 @@ pub enum Fault {
 }
 
 /// The configurable parts of the lines (`[answers]`).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Wording {
+    /// The name of the service in refusal 03.
     pub service_name: String,
+    /// The command that creates a key, in refusal 01.
     pub key_command: String,
+}
+
+impl Default for Wording {
+    fn default() -> Self {
+        Wording { service_name: "Guildgate".to_owned(), key_command: "/apikey create".to_owned() }
+    }
 }
 
 /// The highest code. Codes are counted in tables of this size.

@@ -203,7 +203,7 @@ async fn replay(shared: &Shared, limits: Limits, names: HashMap<KeyId, String>) 
     let work = move || {
         let _ = setpriority_process(None, LOWEST_PRIORITY); // of this thread alone (setpriority(2), "C library/kernel differences")
         let deadline = Instant::now() + TIMEOUT;
-        let plan = RecordFiles::open(&[decisions.path]).and_then(|record| {
+        let plan = RecordFiles::open(&[decisions]).and_then(|record| {
             let mut progress =
                 |_, _| if Instant::now() > deadline { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
             Plan::new(&limits, &record, &names, &mut progress)

@@ -40,7 +40,7 @@ impl Input {
         let names = names(&config).unwrap_or_else(|why| without_names(&why.message));
         match &config.log.decisions {
             _ if !is_written => Ok(Input { files, is_written, names }),
-            Some(decisions) => Ok(Input { files: vec![decisions.path.clone()], is_written, names }),
+            Some(decisions) => Ok(Input { files: vec![decisions.clone()], is_written, names }),
             None => Err(Failure::Unusable(
                 "no record is named: name one with --log FILE, or set log.decisions, with which a server writes one"
                     .to_owned(),

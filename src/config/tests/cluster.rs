@@ -35,7 +35,6 @@ fn a_cluster_is_checked_and_shown_without_its_password() {
                admin.listen = \"\"\nlog.access = \"a.log\"\norigin.store = \"b.db\"\n";
     let other = own.to_owned() + &text.replace("edge-1", "edge-2").replace("cache.", "other.");
     assert_eq!(loaded.config.hash.to_string(), config(&other).hash.to_string(), "nodes differ in these");
-    assert_ne!(loaded.config.hash.to_string(), config(&text.replace("nodes = 3", "nodes = 4")).hash.to_string());
     for (bad, path) in [
         ("node = \"a b\"", "cluster.node"),
         ("node = \"\"", "cluster.node"),

@@ -207,7 +207,7 @@ impl HttpOrigin {
         // All backends together keep no more connections than may be in use at once; an ejected one keeps none.
         let sharing = list.iter().filter(|backend| backend.health() != HealthState::Ejected).count();
         let max_idle = self.settings.max_in_flight.div_ceil(sharing.max(1));
-        AttemptLimits { first_byte_timeout: self.settings.first_byte_timeout, max_idle }
+        AttemptLimits { first_byte_timeout: self.settings.first_byte_timeout.map(|timeout| timeout.0), max_idle }
     }
 }
 

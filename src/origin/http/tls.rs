@@ -51,7 +51,7 @@ impl Tls {
             .with_safe_default_protocol_versions() // TLS 1.2 and 1.3
             .map_err(|e| SettingFault::new("origin.tls", format!("TLS cannot be set up: {e}")))?
             .with_root_certificates(roots);
-        let mut config = match &settings.tls.identity {
+        let mut config = match &settings.tls.identity() {
             None => config.with_no_client_auth(),
             Some(identity) => with_identity(config, identity, &mut digest)?,
         };

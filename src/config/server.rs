@@ -1,0 +1,212 @@
+//! `[server]`: listeners, limits of connections, timeouts, sizes and proxies.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::thread;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::file::section;
+use super::leaf::{HumanDuration, HumanSize, Timeout, off, shown, text_type};
+use super::problem::Faults;
+use crate::wire::Operation;
+
+/// Threads: far above any machine's cores, far below what starting them would exhaust.
+const MAX_THREADS: usize = 1_024;
+
+/// More connections than one client's address and one process can hold open.
+const MAX_CONNECTIONS: usize = 10_000_000;
+
+/// Largest body that may be allowed. The longest legal form is 60 bytes; this is slack for unknown parameters.
+const MAX_BODY: u64 = 1 << 20;
+
+/// Smallest header limit. Less would refuse browsers and proxies, whose headers alone come to some hundred bytes.
+const MIN_HEADER: u64 = 1 << 10;
+
+/// Largest header limit. Each connection may use that much memory.
+const MAX_HEADER: u64 = 1 << 20;
+
+/// Longest path of a Unix socket: the kernel's address has 108 bytes, and the last one is zero.
+const MAX_SOCKET_PATH: usize = 107;
+
+/// The suffix of the name under which `server.handover` is made before it is renamed.
+pub const HANDOVER_SUFFIX: &str = ".new";
+
+section! {
+    /// `[server]`
+    pub struct Server {
+        /// TCP addresses as "IP:PORT", or "unix:/run/guildgate.sock".
+        pub listen: Vec<Listen> = vec![Listen::Tcp(([127, 0, 0, 1], 8080).into())],
+        /// The path before the operation's name, such as "/v1".
+        pub base_path: String = String::new(),
+        /// Worker threads; 0: one per core.
+        #[schemars(range(max = MAX_THREADS))]
+        pub threads: usize = 0,
+        /// Connections at once; one more is closed when it is accepted.
+        #[schemars(range(min = 1, max = MAX_CONNECTIONS))]
+        pub max_connections: usize = 10_000,
+        /// Connections at once from one address; 0: no limit.
+        #[schemars(range(max = MAX_CONNECTIONS))]
+        pub max_connections_per_address: usize = 1_000,
+        /// For the whole header of a request, on first and on reused connections.
+        #[serde(with = "Timeout")]
+        pub header_timeout: Duration = Duration::from_secs(5),
+        /// For the whole body of a request.
+        #[serde(with = "Timeout")]
+        pub body_timeout: Duration = Duration::from_secs(10),
+        /// For the caller to read each 64 KiB of an answer.
+        #[serde(with = "Timeout")]
+        pub write_timeout: Duration = Duration::from_secs(15),
+        /// For which a connection may stay open without a request.
+        #[serde(with = "Timeout")]
+        pub idle_timeout: Duration = Duration::from_secs(60),
+        /// For requests in flight to end when the server stops.
+        #[serde(with = "Timeout")]
+        pub drain_timeout: Duration = Duration::from_secs(10),
+        /// For which, after SIGTERM, the health path says 503 before the listeners close; "0s": they close at once.
+        #[serde(with = "HumanDuration")]
+        pub drain_delay: Duration = Duration::ZERO,
+        /// A Unix socket over which the next `guildgate serve` takes the listeners over; "": off.
+        #[serde(with = "off")]
+        #[schemars(with = "String", extend("format" = "path or off"))]
+        pub handover: Option<PathBuf> = None,
+        /// The largest body of a request.
+        #[serde(with = "HumanSize")]
+        pub max_body: usize = 4 << 10,
+        /// The largest header of a request.
+        #[serde(with = "HumanSize")]
+        pub max_header: usize = 16 << 10,
+        /// CIDRs of proxies whose X-Forwarded-For, read right to left, and X-Request-Id are used.
+        #[schemars(with = "Vec<String>", extend("items" = { "type": "string", "format": "cidr" }))]
+        pub trusted_proxies: Vec<IpNet> = Vec::new(),
+        /// Answers GET with 200 `ok`, 503 while draining; outside base_path; "" turns it off.
+        pub health_path: String = "/healthz".to_owned(),
+        /// HTTP/1.1 and HTTP/2 over TLS on every TCP address; reloaded when the files change.
+        pub tls: Option<CertificateFiles> = None,
+    }
+}
+
+/// A certificate chain and its private key, two PEM files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CertificateFiles {
+    /// The certificate chain, a PEM file.
+    #[schemars(extend("format" = "path"))]
+    pub certificate: PathBuf,
+    /// The certificate's private key, a PEM file.
+    #[schemars(extend("format" = "path"))]
+    pub private_key: PathBuf,
+}
+
+impl Server {
+    pub(super) fn check(&mut self, faults: &mut Faults<'_>) {
+        if self.threads == 0 {
+            self.threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        }
+        faults.size("server.max_body", self.max_body as u64, 1..=MAX_BODY);
+        faults.size("server.max_header", self.max_header as u64, MIN_HEADER..=MAX_HEADER);
+        self.check_listen(faults);
+        if !self.base_path.is_empty() && (!self.base_path.starts_with('/') || self.base_path.ends_with('/')) {
+            faults.add("server.base_path", "must be empty, or begin with `/` and not end in `/`, such as \"/v1\"");
+        }
+        check_url_path(faults, "server.base_path", &self.base_path);
+        let health = "server.health_path";
+        if !self.health_path.is_empty() && !self.health_path.starts_with('/') {
+            faults.add(health, "must be empty or begin with `/`, such as \"/healthz\"");
+        }
+        check_url_path(faults, health, &self.health_path);
+        // The health path is compared first.
+        let operation = self.health_path.strip_prefix(&self.base_path).and_then(|rest| rest.strip_prefix('/'));
+        if operation.is_some_and(|name| Operation::ALL.iter().any(|o| o.name() == name)) {
+            faults.add(health, "is the path of an operation");
+        }
+        if self.health_path.is_empty() && !self.drain_delay.is_zero() {
+            faults.warn("server.drain_delay", "has no use without `server.health_path`, where it is seen");
+        }
+    }
+
+    fn check_listen(&self, faults: &mut Faults<'_>) {
+        if self.listen.is_empty() {
+            faults.add("server.listen", "needs an address, such as \"127.0.0.1:8080\"");
+        }
+        let paths = faults.elements("server.listen", self.listen.len());
+        for (i, (listen, path)) in self.listen.iter().zip(&paths).enumerate() {
+            // Port 0 asks for any free port: twice is two of them.
+            let any_port = matches!(&listen, Listen::Tcp(address) if address.port() == 0);
+            if !any_port && self.listen[..i].contains(listen) {
+                faults.add(path, format!("{} is listed twice", shown(&listen.to_string())));
+            }
+            if let Listen::Unix(socket) = listen {
+                check_socket(faults, path, socket, MAX_SOCKET_PATH);
+            }
+        }
+        if !self.listen.is_empty() && self.tls.is_some() && self.listen.iter().all(|l| matches!(l, Listen::Unix(_))) {
+            faults.add("server.tls", "needs a TCP address in `server.listen`; Unix sockets have no TLS");
+        }
+        if let Some(socket) = &self.handover {
+            check_socket(faults, "server.handover", socket, MAX_SOCKET_PATH - HANDOVER_SUFFIX.len());
+            if self.listen.contains(&Listen::Unix(socket.clone())) {
+                faults.add("server.handover", "must not be a socket of `server.listen`");
+            }
+        }
+    }
+
+    /// Whether a request is for the health path, which is outside the order of refusals.
+    pub fn is_health(&self, method: &[u8], path: &[u8]) -> bool {
+        !path.is_empty() && self.health_path.as_bytes() == path && matches!(method, b"GET" | b"HEAD")
+    }
+}
+
+fn check_socket(faults: &mut Faults<'_>, path: &str, socket: &Path, most: usize) {
+    if socket.as_os_str().len() > most {
+        faults.add(path, format!("must be at most {most} bytes long, folder included"));
+    }
+}
+
+/// Paths are compared byte for byte, so one that no caller can send would never match.
+pub(super) fn check_url_path(faults: &mut Faults<'_>, path: &str, text: &str) {
+    if let Some(bad) = text.chars().find(|c| !c.is_ascii_graphic() || matches!(c, '?' | '#')) {
+        faults.add(path, format!("must not contain {}; write it percent-encoded", shown(&bad.to_string())));
+    }
+}
+
+/// An address to listen on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Listen {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("unix:") {
+            Some("") => Err("a path must follow `unix:`".to_owned()),
+            Some(path) => Ok(Listen::Unix(path.into())),
+            None => tcp_address(text).map(Listen::Tcp),
+        }
+    }
+}
+
+pub(super) fn tcp_address(text: &str) -> Result<SocketAddr, String> {
+    let examples = "\"127.0.0.1:8080\", \"[::1]:8080\" or, for every address, \"0.0.0.0:8080\"";
+    text.parse().map_err(|_| format!("{} is not an address; write IP:PORT, such as {examples}", shown(text)))
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Tcp(address) => address.fmt(f),
+            Listen::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+text_type!(Listen, "listen");
