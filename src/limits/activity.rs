@@ -194,7 +194,8 @@ mod tests {
         {
             activity.count(code, over, at(100));
         }
-        let counts = ActivityCounts { requests: 5, over_limit: [0, 0, 1, 0], refused: 1, failed: 1 };
+        let over_limit = Limit::ALL.map(|limit| (limit == Limit::Daily).into());
+        let counts = ActivityCounts { requests: 5, over_limit, refused: 1, failed: 1 };
         let RecentActivity { minute, hour, day } = activity.recent(at(109));
         assert_eq!((minute, hour, day), (counts, counts, counts));
     }
@@ -235,6 +236,6 @@ mod tests {
                 scope.spawn(|| (0..1000).for_each(|_| activity.count(Some(12), Some(Limit::Rate), at(7))));
             }
         });
-        assert_eq!(activity.recent(at(7)).day.over_limit, [4000, 0, 0, 0]);
+        assert_eq!(activity.recent(at(7)).day.over_limit, Limit::ALL.map(|limit| if limit == Limit::Rate { 4000 } else { 0 }));
     }
 }

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::clock::Tick;
 use crate::config::{Rate, Tier};
-use crate::model::Limit;
+use crate::model::{Limit, PerRate};
 use crate::wire::Operation;
 
 const GET: Operation = Operation::GetPoints;
@@ -204,8 +204,11 @@ fn while_limits_change_under_load_no_request_is_let_in_twice_over() {
 
 /// What Redis says where everything is there but for so much.
 fn told(admitted: bool, owed_ms: u64, count: u64) -> Told {
-    let (owed, day) = ([Duration::from_millis(owed_ms), Duration::ZERO], DayCount { day: 0, count });
-    Told { admitted, at: Tick(0), unix: NOON, owed, day }
+    Told { admitted, at: Tick(0), unix: NOON, owed: owed(Limit::Rate, owed_ms), day: DayCount { day: 0, count } }
+}
+
+fn owed(of: Limit, ms: u64) -> PerRate<Duration> {
+    Limit::RATES.map(|limit| Duration::from_millis(if limit == of { ms } else { 0 }))
 }
 
 #[test]
@@ -219,12 +222,8 @@ fn what_redis_says_counts_and_is_told_to_the_caller() {
     assert_eq!(caller.0.unsaved_day(), Some(DayCount { day: 0, count: 1 }), "this node let one of them in");
     let decided = caller.decide(&policy, GET, 0, by(told(false, 2000, 4)));
     assert_eq!(decided.over, Some((Limit::Rate, Duration::from_millis(50))));
-    let decided = caller.decide(
-        &policy,
-        SET,
-        0,
-        by(Told { owed: [Duration::ZERO, Duration::from_secs(2)], ..told(false, 0, 4) }),
-    );
+    let writes = Told { owed: owed(Limit::WriteRate, 2000), ..told(false, 0, 4) };
+    let decided = caller.decide(&policy, SET, 0, by(writes));
     assert_eq!(decided.over, Some((Limit::WriteRate, Duration::from_millis(200))));
     let decided = caller.decide(&policy, GET, 0, by(told(false, 0, 9)));
     assert_eq!(decided.over, Some((Limit::Daily, Duration::from_secs(43_200))));
