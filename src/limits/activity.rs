@@ -236,6 +236,9 @@ mod tests {
                 scope.spawn(|| (0..1000).for_each(|_| activity.count(Some(12), Some(Limit::Rate), at(7))));
             }
         });
-        assert_eq!(activity.recent(at(7)).day.over_limit, Limit::ALL.map(|limit| if limit == Limit::Rate { 4000 } else { 0 }));
+        assert_eq!(
+            activity.recent(at(7)).day.over_limit,
+            Limit::ALL.map(|limit| if limit == Limit::Rate { 4000 } else { 0 })
+        );
     }
 }

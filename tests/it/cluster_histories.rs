@@ -1,6 +1,6 @@
 //! Guarantee 2 over several nodes, checked by recorded histories: callers of three real nodes before one HTTP origin read
-//! and write while nodes are killed and stopped, Redis dies, stands still or is emptied, and connections to it carry one
-//! direction only. Each value is written once and the values of a member grow, so that a read tells which write it saw.
+//! and write while nodes are killed, stopped and replaced, Redis dies, stands still or is emptied, and connections to it carry
+//! one direction only. Each value is written once and the values of a member grow, so that a read tells which write it saw.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -26,6 +26,10 @@ const READERS_OF_EACH_NODE: usize = 3;
 
 /// A member that is written only after all faults.
 const LAST_MEMBER: usize = 90_000;
+
+/// So long after a node fell silent, the others keep answers again. A successor of one that does not yet would keep
+/// nothing for a `points.ttl`, an hour here.
+const SETTLED: Duration = Duration::from_secs(4);
 
 /// Within this time a write shows at every node.
 const SECOND: Duration = Duration::from_secs(1);
@@ -276,7 +280,8 @@ async fn write(mut callers: Vec<Caller>, writer: usize, mut random: fastrand::Rn
 
 /// What happens to the nodes, one after the other, in an order that the seed tells.
 async fn nodes_fail(nodes: &mut [TestGateway], proxies: &[Proxy], all: &Callers, mut random: fastrand::Rng) {
-    let mut faults = ["stop", "stop", "stop", "kill", "kill", "to Redis", "to Redis", "from Redis", "from Redis"];
+    let mut faults =
+        ["stop", "stop", "kill", "kill", "replace", "replace", "to Redis", "to Redis", "from Redis", "from Redis"];
     random.shuffle(&mut faults);
     for fault in faults {
         let node = random.usize(..NODES);
@@ -292,6 +297,11 @@ async fn nodes_fail(nodes: &mut [TestGateway], proxies: &[Proxy], all: &Callers,
                 all.places[node].send_modify(|(starts, address)| (*starts, *address) = (*starts + 1, None));
                 nodes[node].restart_after_kill().await;
                 all.places[node].send_modify(|(_, address)| *address = Some(nodes[node].address()));
+            }
+            "replace" => {
+                sleep(SETTLED).await;
+                let mut before = nodes[node].replace().await;
+                assert_eq!(before.exit().await, Some(0), "{}", before.stderr());
             }
             direction => {
                 proxies[node].hold(if direction == "to Redis" { Holds::ToServer } else { Holds::FromServer });
@@ -338,6 +348,7 @@ async fn three_nodes(redis: &Redis, seed: u64) -> (Vec<TestGateway>, Vec<Proxy>)
         .set("cluster.redis", &format!("{:?}", url(&proxies[0])))
         .set("cluster.nodes", "3")
         .set("cluster.timeout", r#""1s""#) // a busy machine answers late
+        .set("server.handover", r#""handover.sock""#)
         .set("origin.timeout", r#""2s""#) // for so long nothing is kept after a node fell silent
         .key("bot")
         .seed(seed)
