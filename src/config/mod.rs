@@ -3,7 +3,7 @@
 //! section has a second type, which its `check` makes.
 //!
 //! `parse` reads the text along the schema and finds every fault of form, then each section's `check` judges the values;
-//! both collect in [`problem::Faults`], each fault with its line and column. `report` prints what is in force.
+//! both collect in `problem::Faults`, each fault with its line and column. `report` prints what is in force.
 
 mod admin;
 mod answers;
