@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::config::{self, Problems};
 use crate::keys::hide_keys;
 use crate::store::StoreError;
 
@@ -49,17 +50,18 @@ impl fmt::Display for ReloadFault {
 }
 
 impl ReloadFault {
-    /// Splits a line of a message, `gateway.toml:4:9: limits: …`, after its location.
-    pub fn of_line(line: &str) -> Self {
-        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        let is_location = |text: &str| {
-            let mut parts = text.rsplit(':');
-            parts.next().is_some_and(is_number) && parts.next().is_some_and(is_number) && parts.next().is_some()
+    /// A fault without a location.
+    pub fn new(detail: impl fmt::Display) -> Self {
+        ReloadFault { location: None, detail: detail.to_string() }
+    }
+
+    /// The faults of one file.
+    pub fn of_file(problems: &Problems) -> Vec<Self> {
+        let fault = |problem: &config::Problem| ReloadFault {
+            location: Some(format!("{}:{}:{}", problems.name, problem.line, problem.column)),
+            detail: problem.detail(),
         };
-        match line.match_indices(": ").find(|(at, _)| is_location(&line[..*at])) {
-            Some((at, _)) => ReloadFault { location: Some(line[..at].to_owned()), detail: line[at + 2..].to_owned() },
-            None => ReloadFault { location: None, detail: line.to_owned() },
-        }
+        problems.list.iter().map(fault).collect()
     }
 }
 
@@ -144,16 +146,16 @@ impl IntoResponse for Problem {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
-    fn a_fault_has_the_location_that_its_line_begins_with() {
-        for (line, location, detail) in [
-            ("a/gateway.toml:4:9: limits: x: 5:6: y", Some("a/gateway.toml:4:9"), "limits: x: 5:6: y"),
-            ("server.tls: key.pem cannot be read", None, "server.tls: key.pem cannot be read"),
-        ] {
-            let fault = ReloadFault { location: location.map(str::to_owned), detail: detail.to_owned() };
-            assert_eq!(ReloadFault::of_line(line), fault);
-        }
+    fn a_fault_of_a_file_is_its_location_and_what_is_wrong() {
+        let problems = config::load_str("[limits]\nbrust = 1", Path::new(""), "a: 1:2/gateway.toml").unwrap_err();
+        let [fault] = &ReloadFault::of_file(&problems)[..] else { panic!("{problems}") };
+        assert_eq!(fault.location.as_deref(), Some("a: 1:2/gateway.toml:2:1"));
+        assert!(fault.detail.starts_with("limits.brust: "), "{fault}");
+        assert_eq!(fault.to_string(), problems.to_string());
     }
 }

@@ -24,11 +24,8 @@ use crate::records::Records;
 use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
 
-/// Reloads that are remembered, each with at most [`MAX_FAULTS`] lines.
+/// Reloads that are remembered. Of one file at most 100 faults are reported.
 const MAX_RELOADS: usize = 20;
-
-/// Lines about the faults of one file: a message has 100 at most, and one that says how many more there are.
-const MAX_FAULTS: usize = 101;
 
 /// A request to reload all files, for the process to answer.
 #[derive(Debug)]
@@ -53,9 +50,8 @@ impl ReloadOutcome {
         ReloadOutcome { changed: part.map(str::to_owned).into_iter().collect(), ..ReloadOutcome::default() }
     }
 
-    /// A part was rejected as a whole. `reason`: a line for each fault.
-    pub fn rejected(part: &'static str, reason: &str) -> Self {
-        let faults = reason.lines().map(ReloadFault::of_line).take(MAX_FAULTS).collect();
+    /// A part was rejected as a whole.
+    pub fn rejected(part: &'static str, faults: Vec<ReloadFault>) -> Self {
         ReloadOutcome { rejected: vec![part], faults, ..ReloadOutcome::default() }
     }
 

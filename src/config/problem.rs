@@ -42,14 +42,20 @@ impl fmt::Display for Problems {
     }
 }
 
+impl Problem {
+    /// `limits.tiers.free.burst: message`
+    pub fn detail(&self) -> String {
+        match self.path.as_str() {
+            "" => self.message.clone(),
+            path => format!("{path}: {}", self.message),
+        }
+    }
+}
+
 impl fmt::Display for Problem {
     /// `12:9: limits.tiers.free.burst: message`, to be put after the file's name and a colon.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Problem { path, line, column, message } = self;
-        match path.as_str() {
-            "" => write!(f, "{line}:{column}: {message}"),
-            path => write!(f, "{line}:{column}: {path}: {message}"),
-        }
+        write!(f, "{}:{}: {}", self.line, self.column, self.detail())
     }
 }
 

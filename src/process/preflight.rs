@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::fs::{Access as Permission, access};
 
 use super::ProcessError;
-use crate::admin::Tokens;
+use crate::admin::{ReloadFault, Tokens};
 use crate::config::{
     Access, AdminListener, Config, Keys, Listen, Loaded, OriginKind, PemFile, PostgresTls, SettingFault, StoreAt,
     TokenSource,
@@ -54,14 +54,14 @@ impl Inputs {
     /// their content is another reload.
     ///
     /// # Errors
-    /// Every fault, `faults` included, a line each, with its place in the configuration or in the key file.
+    /// Every fault, `faults` included, with its place in the configuration or in the key file.
     pub(super) fn read(
         loaded: &Loaded,
         config: &Config,
         running: Option<&Config>,
         mut faults: Vec<SettingFault>,
-    ) -> Result<Inputs, String> {
-        let (mut inputs, mut key_faults) = (Inputs::default(), None);
+    ) -> Result<Inputs, Vec<ReloadFault>> {
+        let (mut inputs, mut key_faults) = (Inputs::default(), Vec::new());
         if let Some(files) = &config.server.tls
             && running.is_none_or(|running| running.server.tls.as_ref() != Some(files))
         {
@@ -82,12 +82,11 @@ impl Inputs {
             match read_key_file(path) {
                 Ok(keys) => inputs.keys = Some(keys),
                 Err(KeyFileError::Unusable(why)) => faults.push(SettingFault::new("keys.file", why)),
-                Err(KeyFileError::Faults(found)) => key_faults = Some(found.to_string()),
+                Err(KeyFileError::Faults(found)) => key_faults = ReloadFault::of_file(&found),
             }
         }
-        let faults = (!faults.is_empty()).then(|| loaded.faults(&faults).to_string());
-        let lines: Vec<String> = faults.into_iter().chain(key_faults).collect();
-        if lines.is_empty() { Ok(inputs) } else { Err(lines.join("\n")) }
+        let faults = [ReloadFault::of_file(&loaded.faults(&faults)), key_faults].concat();
+        if faults.is_empty() { Ok(inputs) } else { Err(faults) }
     }
 }
 
@@ -112,7 +111,8 @@ pub fn check(loaded: &Loaded) -> Result<Inputs, ProcessError> {
     {
         faults.push(SettingFault { setting: "origin.store".to_owned(), message: fault.to_string() });
     }
-    Inputs::read(loaded, config, None, faults).map_err(ProcessError::Unusable)
+    let lines = |faults: Vec<ReloadFault>| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    Inputs::read(loaded, config, None, faults).map_err(|faults| ProcessError::Unusable(lines(faults)))
 }
 
 fn tcp_addresses(config: &Config) -> impl Iterator<Item = (String, SocketAddr)> {

@@ -173,11 +173,7 @@ fn trial(shared: &Shared, tier: &str, rate: &str, burst: &str) -> Result<Trial, 
     let lines = section(["limits", "tiers", tier], changed.clone());
     let text = section(["limits"], limits);
     let loaded = load_str(&text, Path::new(""), "limits").map_err(|problems| {
-        let faults = problems
-            .to_string()
-            .lines()
-            .map(|line| ReloadFault { location: None, ..ReloadFault::of_line(line) })
-            .collect();
+        let faults = problems.list.iter().map(|problem| ReloadFault::new(problem.detail())).collect();
         Problem::with_faults("These limits cannot be in force:", faults)
     })?;
     Ok(Trial { limits: loaded.config.limits, lines })

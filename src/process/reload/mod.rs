@@ -18,9 +18,10 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
 use self::prepare::Prepared;
+use self::tell::in_one_line;
 use super::logs::Logs;
 use super::watch::{States, TICK, Watch, look};
-use crate::admin::{ProcessState, ReloadOutcome, ReloadRequest};
+use crate::admin::{ProcessState, ReloadFault, ReloadOutcome, ReloadRequest};
 use crate::clock::AlignedTimer;
 use crate::config::{self, Config, Keys, OriginKind, Warning};
 use crate::edge::Tls;
@@ -80,8 +81,8 @@ pub(super) fn config_file(config_path: Option<&Path>) -> PathBuf {
 /// What is known of a part.
 #[derive(Debug, Default)]
 struct PartState {
-    /// Why it was rejected when it was read last.
-    fault: Option<String>,
+    /// Why it was rejected when it was read last; empty where it was not.
+    faults: Vec<ReloadFault>,
     /// A reload of it was asked for, and has not been made.
     is_asked: bool,
 }
@@ -157,8 +158,8 @@ impl Reloader {
             }
             sleep(TICK).await;
         }
-        let fault = self.parts.iter().find_map(|part| part.fault.clone());
-        let fault = fault.or_else(|| self.watch.is_behind().then(|| "it is empty, or being written".to_owned()));
+        let rejected = self.parts.iter().find(|part| !part.faults.is_empty());
+        let fault = rejected.map(|part| in_one_line(&part.faults)).or_else(|| self.watch.is_behind().then(|| "it is empty, or being written".to_owned()));
         fault.map_or(Ok(()), |why| Err(format!("a file has changed since this start began: {why}")))
     }
 
@@ -218,7 +219,7 @@ impl Reloader {
             *state = PartState::default();
         }
         let may_be_read = part != Part::Config || self.preparing.is_none();
-        let is_due = state.is_asked || retries && state.fault.is_some() || self.watch.is_due(&files);
+        let is_due = state.is_asked || retries && !state.faults.is_empty() || self.watch.is_due(&files);
         may_be_read && is_due
     }
 
@@ -242,7 +243,7 @@ impl Reloader {
             self.parts[part as usize].is_asked = false;
             if let Some(file) = self.watch.moving(&self.files(part)) {
                 let why = format!("{} is still being written; it is read once it stays the same", file.display());
-                self.asked.outcome.add(ReloadOutcome::rejected(part.name(), &why));
+                self.asked.outcome.add(ReloadOutcome::rejected(part.name(), vec![ReloadFault::new(why)]));
             }
         }
         let outcome = std::mem::take(&mut self.asked.outcome);

@@ -1,15 +1,16 @@
 //! Reads the parts that are due, each as a whole or not at all, and puts those without a fault in force in one swap.
 
+use std::fmt::Display;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::prepare::{Needs, Prepared};
 use super::{InForce, Part, PartState, Reloader, on_thread};
-use crate::admin::{ConfigText, ReloadOutcome};
+use crate::admin::{ConfigText, ReloadFault, ReloadOutcome};
 use crate::config::{self, Config, LoadError, Loaded};
 use crate::gateway::{KeyFile, KeySource, NewKeys, State};
-use crate::keys::read_key_file;
+use crate::keys::{KeyFileError, read_key_file};
 use crate::origin::Origin;
 use crate::process::preflight::Inputs;
 use crate::process::watch::look;
@@ -24,8 +25,8 @@ struct Next {
     loaded: Option<(Loaded, Vec<String>)>,
 }
 
-/// What became of a part, or a line for each fault. `None`: it waits.
-type Outcome = Result<Option<ReloadOutcome>, String>;
+/// What became of a part, or its faults. `None`: it waits.
+pub(super) type Outcome = Result<Option<ReloadOutcome>, Vec<ReloadFault>>;
 
 impl Reloader {
     /// Reloads these parts. `prepared`: what `gateway.toml` has waited for.
@@ -66,14 +67,14 @@ impl Reloader {
     async fn read<T: Send + 'static>(
         &mut self,
         files: Vec<PathBuf>,
-        read: impl FnOnce() -> Result<T, String> + Send + 'static,
-    ) -> Result<Option<T>, String> {
+        read: impl FnOnce() -> Result<T, Vec<ReloadFault>> + Send + 'static,
+    ) -> Result<Option<T>, Vec<ReloadFault>> {
         let asked_at = self.parts.iter().any(|part| part.is_asked).then_some(self.asked.at);
         let Some(before) = self.watch.readable(&files, asked_at) else { return Ok(None) };
         let read_on_thread = move || {
             let is_pipe = |file: &&PathBuf| file.metadata().is_ok_and(|file| file.file_type().is_fifo());
             let content = match files.iter().find(is_pipe) {
-                Some(pipe) => Err(format!("{} is a pipe, which is not read again", pipe.display())),
+                Some(pipe) => Err(fault(format!("{} is a pipe, which is not read again", pipe.display()))),
                 None => read(),
             };
             (content, look(files))
@@ -94,9 +95,12 @@ impl Reloader {
         prepared: Option<Result<Prepared, String>>,
     ) -> Outcome {
         let (file, has_file) = (self.in_force.file.clone(), self.in_force.has_file);
-        let load = move || match config::load(has_file.then_some(&*file)) {
-            Err(LoadError::Missing(file)) => Err(format!("{} is missing", file.display())),
-            loaded => loaded.map_err(|e| e.to_string()),
+        let load = move || {
+            config::load(has_file.then_some(&*file)).map_err(|e| match e {
+                LoadError::Missing(file) => fault(format!("{} is missing", file.display())),
+                LoadError::Problems(problems) => ReloadFault::of_file(&problems),
+                other => fault(other),
+            })
         };
         self.named.clear();
         let Some(loaded) = self.read(vec![self.in_force.file.clone()], load).await? else { return Ok(None) };
@@ -107,7 +111,7 @@ impl Reloader {
         let read_inputs = move || Inputs::read(&of, &config, Some(&before), Vec::new());
         let Some(inputs) = self.read(files, read_inputs).await? else { return Ok(None) };
         let needs = Needs::of(&reloaded.config, &inputs, running, self.store.as_ref());
-        let Some(prepared) = needs.met_by(prepared.unwrap_or_else(|| Ok(Prepared::default()))?) else {
+        let Some(prepared) = needs.met_by(prepared.transpose().map_err(fault)?.unwrap_or_default()) else {
             self.preparing = Some(tokio::spawn(needs.prepare(self.gateway.clone())));
             return Ok(None);
         };
@@ -136,8 +140,13 @@ impl Reloader {
 
     async fn read_keys(&mut self, running: &State, next: &mut Next) -> Outcome {
         let Some(file) = Part::Keys.files(&running.config).pop() else { return Ok(None) };
-        let read = self.read(vec![file.clone()], move || read_key_file(&file).map_err(|e| e.to_string()));
-        let Some(keys) = read.await? else { return Ok(None) };
+        let read = move || {
+            read_key_file(&file).map_err(|e| match e {
+                KeyFileError::Faults(problems) => ReloadFault::of_file(&problems),
+                KeyFileError::Unusable(why) => fault(why),
+            })
+        };
+        let Some(keys) = self.read(Part::Keys.files(&running.config), read).await? else { return Ok(None) };
         let is_same = matches!(&running.keys, KeySource::File(file) if *file.keys == *keys);
         next.keys = NewKeys::File(KeyFile::new(keys, self.store.clone()));
         Ok(Some(ReloadOutcome::changed((!is_same).then_some(Part::Keys.name()))))
@@ -145,7 +154,7 @@ impl Reloader {
 
     async fn read_certificate(&mut self, running: &State) -> Outcome {
         let Some(pair) = running.config.server.tls.clone() else { return Ok(None) };
-        let load = move || Certificate::load("server.tls", &pair).map_err(|e| e.to_string());
+        let load = move || Certificate::load("server.tls", &pair).map_err(fault);
         let Some(certificate) = self.read(Part::Certificate.files(&running.config), load).await? else {
             return Ok(None);
         };
@@ -175,6 +184,11 @@ impl Reloader {
         *self.admin.config.write() = ConfigText::new(Arc::new(loaded), after_restart);
         self.admin.reloads.accept(self.gateway.clock().unix());
     }
+}
+
+/// The one fault of a part, without a location.
+fn fault(why: impl Display) -> Vec<ReloadFault> {
+    vec![ReloadFault::new(why)]
 }
 
 /// The files that are read with a `gateway.toml`: the TLS files of its upstreams, and those of each other part for which it
