@@ -1,6 +1,7 @@
 //! TLS of the listeners, by rustls: which versions and cipher suites are offered, and how a certificate and its key are
 //! read and checked. No message quotes the content of a key file.
 
+use std::io;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -10,7 +11,7 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::server::ResolvesServerCert;
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::version::{TLS12, TLS13};
-use tokio_rustls::rustls::{Error, ServerConfig, SupportedCipherSuite};
+use tokio_rustls::rustls::{Error, InvalidMessage, ServerConfig, SupportedCipherSuite};
 use x509_cert::der::Decode;
 
 use crate::config::{CertificateFiles, PemFile, SettingFault, pair_fault};
@@ -36,12 +37,15 @@ const SUITES: [SupportedCipherSuite; 9] = [
 /// The key exchange groups of the same profile.
 const GROUPS: [&dyn SupportedKxGroup; 3] = [group::X25519, group::SECP256R1, group::SECP384R1];
 
+/// What renews certificates does so earlier (certbot: 30 days before the end), so that it has failed by then.
+const ENDS_SOON: i64 = 14 * 24 * 60 * 60;
+
 /// A certificate with its key, read from the files of a configuration (contract section 3, `tls`).
 #[derive(Debug)]
 pub struct Certificate {
     pub key: Arc<CertifiedKey>,
-    /// A warning for the operator: the pair works, but something about it is unsafe or unusual.
-    pub warning: Option<String>,
+    /// For the operator: the pair works, but something about it is unsafe or unusual.
+    pub warnings: Vec<String>,
 }
 
 impl Certificate {
@@ -56,6 +60,7 @@ impl Certificate {
         let chain = certificate_file.certificates()?;
         let now = Timestamp::now();
         let validity = chain.first().and_then(validity);
+        let soon = validity.and_then(|(_, to)| ends_soon(setting, to.as_second(), now.as_second()));
         if let Some((_, to)) = validity.filter(|(_, to)| *to < now) {
             let why = format!("expired at {to}: no caller would accept it; put a renewed one in its place");
             return Err(certificate_file.fault(why));
@@ -66,13 +71,25 @@ impl Certificate {
         let early = validity
             .filter(|(from, _)| *from > now)
             .map(|(from, _)| format!("{certificate}: {path} is not valid before {from}"));
-        let exposed = || {
-            others_may_read(&files.private_key).then(|| {
-                format!("{private_key}: every user of this machine may read {key_path}; run: chmod o= {key_path}")
-            })
-        };
-        Ok(Certificate { key: Arc::new(key), warning: early.or_else(exposed) })
+        let exposed = others_may_read(&files.private_key).then(|| {
+            format!("{private_key}: every user of this machine may read {key_path}; run: chmod o= {key_path}")
+        });
+        Ok(Certificate { key: Arc::new(key), warnings: [early, soon, exposed].into_iter().flatten().collect() })
     }
+
+    /// When it ends, in Unix seconds.
+    pub fn ends(&self) -> Option<i64> {
+        validity(self.key.cert.first()?).map(|(_, to)| to.as_second())
+    }
+}
+
+/// The warning about the certificate of `setting`, such as `server.tls`, where it ends within [`ENDS_SOON`] of `now` (both
+/// in Unix seconds), or has ended.
+pub fn ends_soon(setting: &str, to: i64, now: i64) -> Option<String> {
+    let ends = if to < now { "has ended" } else { "ends" };
+    let at = Timestamp::from_second(to).ok()?;
+    let warning = format!("{setting}.certificate {ends} at {at}; put a renewed one in its place");
+    (to - now < ENDS_SOON).then_some(warning)
 }
 
 /// From when until when a certificate is valid; `None` where it cannot be parsed, which rustls reports later.
@@ -82,6 +99,12 @@ pub fn validity(certificate: &CertificateDer<'_>) -> Option<(Timestamp, Timestam
         Timestamp::from_second(i64::try_from(time.to_unix_duration().as_secs()).ok()?).ok()
     };
     Some((timestamp(validity.not_before)?, timestamp(validity.not_after)?))
+}
+
+/// Whether a handshake has failed because what was connected to does not speak TLS.
+pub fn is_plain(error: &io::Error) -> bool {
+    let error = error.get_ref().and_then(|error| error.downcast_ref());
+    matches!(error, Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)))
 }
 
 /// The settings of a listener that offers these protocols by ALPN, the preferred one first.
@@ -100,4 +123,18 @@ pub fn server_config(certificate: Arc<dyn ResolvesServerCert>, protocols: &[&[u8
 
 fn provider() -> CryptoProvider {
     CryptoProvider { cipher_suites: SUITES.to_vec(), kx_groups: GROUPS.to_vec(), ..default_provider() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_warned_of_from_14_days_before_its_end() {
+        let warning = |now| ends_soon("server.tls", ENDS_SOON, now);
+        assert_eq!(warning(0), None);
+        let soon = "server.tls.certificate ends at 1970-01-15T00:00:00Z; put a renewed one in its place";
+        assert_eq!(warning(1).as_deref(), Some(soon));
+        assert!(warning(ENDS_SOON + 1).unwrap().contains("has ended at 1970-01-15"));
+    }
 }

@@ -1,6 +1,8 @@
 //! Connections to Redis or Valkey: one server, a Unix socket, Sentinels or a Redis Cluster, with a deadline around each
 //! connect. Who asks sets the deadline of the answer. What is said of a failure never holds a password.
 
+use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -11,10 +13,10 @@ use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo,
     RedisError, RedisResult, Script, ServerErrorKind, TlsMode, ToRedisArgs,
 };
-use thiserror::Error;
 use tokio::time::timeout;
 
-use crate::config::{HostPort, RedisAt, RedisServers};
+use crate::config::{HostPort, RedisAt, RedisServers, unreadable_roots};
+use crate::tls::is_plain;
 
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -23,7 +25,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const OLDEST: (u32, u32) = (6, 2);
 
 /// Why Redis did not answer.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct RedisFault {
     text: String,
@@ -63,21 +65,24 @@ impl From<RedisError> for RedisFault {
         // Of a transaction, the command that failed says why.
         let of_command = error.clone().into_server_errors().and_then(|errors| Some(errors.first()?.1.clone().into()));
         let error: RedisError = of_command.unwrap_or(error);
-        let detail = error.detail().unwrap_or_default().trim();
+        let detail = error.detail().map(str::trim).filter(|detail| !detail.is_empty());
         let fault = |text: String, may_pass, needs_connection| RedisFault { text, may_pass, needs_connection };
         match (error.kind(), error.code().unwrap_or_default()) {
             (ErrorKind::AuthenticationFailed, _) | (_, "NOAUTH" | "WRONGPASS") => {
                 fault("it refuses the user or the password; put them into the URL".to_owned(), false, true)
             }
             (ErrorKind::Server(ServerErrorKind::NoPerm), _) => {
-                fault(format!("its user lacks rights ({detail}); docs/cluster.md names those it needs"), false, false)
+                let detail = detail.map_or_else(String::new, |detail| format!(" ({detail})"));
+                fault(format!("its user lacks rights{detail}; docs/cluster.md names those it needs"), false, false)
             }
             (ErrorKind::Server(ServerErrorKind::ReadOnly), _) => RedisFault::replica(),
             (_, "OOM") => fault("its memory is full (OOM); raise its maxmemory".to_owned(), true, false),
             (ErrorKind::MasterNameNotFoundBySentinel, _) => {
                 fault("its Sentinels know no primary of the name in `?master=`".to_owned(), true, true)
             }
-            (ErrorKind::Server(_), code) => fault(format!("it answers {code} {detail}"), true, false),
+            (ErrorKind::Server(_), code) => {
+                fault(format!("it answers {code} {}", detail.unwrap_or_default()), true, false)
+            }
             _ => fault(error.to_string(), true, true),
         }
     }
@@ -155,11 +160,23 @@ async fn connect(at: &RedisAt, response_timeout: Option<Duration>) -> Result<Lin
     let speaks = if at.tls { "a TLS connection (redis:// is without)" } else { "connecting" };
     let late = |_| RedisFault::late(speaks, CONNECT_TIMEOUT);
     timeout(CONNECT_TIMEOUT, link(at, response_timeout)).await.map_err(late)?.map_err(|error| {
+        if at.tls && is_without_tls(&error) {
+            return RedisFault::new("it does not speak TLS (redis:// is without)", true);
+        }
+        // The client's error shows a line of a file that is not PEM.
+        if let Some(why) = at.tls.then(unreadable_roots).flatten() {
+            return RedisFault::new(format!("this machine's root certificates cannot be read ({why})"), false);
+        }
         match error.is_connection_dropped() && !error.is_connection_refusal() && !at.tls {
             true => RedisFault::new("it closes each new connection; if it speaks TLS, name it by rediss://", true),
             false => error.into(),
         }
     })
+}
+
+fn is_without_tls(error: &RedisError) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<Arc<dyn Error + Send + Sync>>());
+    cause.and_then(|cause| cause.downcast_ref()).is_some_and(is_plain)
 }
 
 async fn link(at: &RedisAt, response_timeout: Option<Duration>) -> RedisResult<Link> {
@@ -233,6 +250,12 @@ fn judge(info: &str) -> Result<ServerInfo, RedisFault> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_without_words_has_no_brackets() {
+        let error = redis::parse_redis_value(b"-NOPERM\r\n").unwrap().extract_error().unwrap_err();
+        assert_eq!(RedisFault::from(error).to_string(), "its user lacks rights; docs/cluster.md names those it needs");
+    }
 
     #[test]
     fn a_server_that_is_too_old_or_a_replica_is_refused_by_name() {

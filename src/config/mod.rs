@@ -46,7 +46,7 @@ pub(crate) use self::leaf::shown;
 pub use self::limits::{Limits, MAX_TIERS, Rate, Tier, TierFile, is_tier_name};
 pub use self::log::{Access, Log, LogFormat, LogLevel, Otlp};
 pub use self::origin::{Health, Keys, Origin, OriginKind, Upstream, UpstreamTls, Upstreams};
-pub use self::pem::{PemFile, pair_fault, system_roots};
+pub use self::pem::{PemFile, pair_fault, system_roots, unreadable_roots};
 pub(crate) use self::problem::instead;
 pub use self::problem::{Problem, Problems, SettingFault};
 pub use self::redis::{HostPort, RedisAt, RedisServers};

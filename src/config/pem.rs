@@ -227,17 +227,26 @@ pub fn system_roots(instead: &str, each: impl FnMut(&CertificateDer<'static>)) -
     // A bundle may hold certificates that rustls cannot read; the others are usable without them.
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
-        let why = found.errors.first().map(|error| match &error.kind {
-            ErrorKind::Io { inner, path } => format!(" ({}: {inner})", path.display()),
-            _ => " (a file of them is not PEM)".to_owned(),
-        });
-        let why = why.unwrap_or_default();
+        let why = found.errors.first().map_or_else(String::new, |error| format!(" ({})", roots_fault(error)));
         return Err(format!(
             "this machine has no root certificates{why}; install the package `ca-certificates`, or name a file of root \
              certificates in {instead}"
         ));
     }
     Ok(roots)
+}
+
+/// Why some of the system's root certificates cannot be read, if so.
+pub fn unreadable_roots() -> Option<String> {
+    rustls_native_certs::load_native_certs().errors.first().map(roots_fault)
+}
+
+/// Without a line of the file, which may be any file.
+fn roots_fault(error: &rustls_native_certs::Error) -> String {
+    match &error.kind {
+        ErrorKind::Io { inner, path } => format!("{}: {inner}", path.display()),
+        _ => "a file of them is not PEM".to_owned(),
+    }
 }
 
 fn fault(setting: &str, path: &Path, why: impl Display) -> SettingFault {

@@ -1,4 +1,5 @@
-//! The tasks without which the gateway cannot go on. If one of them ends, which only a defect causes, so does the process.
+//! The tasks without which the gateway cannot go on: if one of them ends, which only a defect causes, so does the process.
+//! Beside them, the one that warns daily of certificates that end soon.
 
 use std::future::pending;
 use std::panic::AssertUnwindSafe;
@@ -8,12 +9,17 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::logs::Logs;
+use crate::clock::Clock;
 use crate::cluster::{RedisStream, SharedLimits};
+use crate::edge::Tls;
 use crate::gateway::Gateway;
 use crate::store::Store;
+use crate::tls::ends_soon;
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long a process that ends waits for Redis to know.
 const LEAVE_WITHIN: Duration = Duration::from_millis(500);
@@ -35,6 +41,19 @@ pub(super) fn supervise(name: &'static str, logs: &Logs, task: impl Future<Outpu
         logs.process.close(LOGS_AFTER_DEFECT);
         exit(1);
     });
+}
+
+/// Warns each day of the certificates for callers and admins that end soon, as the start did. `admin`: when that one ends, in
+/// Unix seconds.
+pub(super) async fn warn_of_ends(tls: Option<Arc<Tls>>, admin: Option<i64>, clock: Clock) {
+    loop {
+        sleep(DAY).await;
+        let callers = tls.as_ref().and_then(|tls| tls.certificate_expires());
+        for (setting, to) in [("server.tls", callers), ("admin.tls", admin)] {
+            let warning = to.and_then(|to| ends_soon(setting, to, clock.unix()));
+            warning.inspect(|warning| tracing::warn!("{warning}"));
+        }
+    }
 }
 
 /// What the gateway's background tasks have to do before the process ends.

@@ -39,7 +39,7 @@ impl Inputs {
     /// What the operator should know of these files, and need not change.
     pub fn warnings(&self, config: &Config) -> Vec<String> {
         let certificates = [&self.certificate, &self.admin_certificate].into_iter().flatten();
-        let mut warnings: Vec<String> = certificates.filter_map(|certificate| certificate.warning.clone()).collect();
+        let mut warnings: Vec<String> = certificates.flat_map(|certificate| certificate.warnings.clone()).collect();
         warnings.extend(config.admin.listener.iter().flat_map(Tokens::warnings));
         if let (Keys::File(path), Some([])) = (&config.keys, self.keys.as_deref()) {
             warnings.push(format!("{}: the key file holds no key, so every request is refused", path.display()));

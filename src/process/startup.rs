@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::time::timeout;
 
 use super::admin::AdminStartup;
-use super::background::{BackgroundTasks, supervise};
+use super::background::{BackgroundTasks, supervise, warn_of_ends};
 use super::demo::Demo;
 use super::handover::{Handover, Predecessor};
 use super::logs::Logs;
@@ -83,9 +83,11 @@ impl Startup {
         let caller_files = caller_files(&loaded.config, open_files);
         let tls = inputs.certificate.take().map(|certificate| Tls::new(certificate, threads).map(Arc::new)).transpose();
         let tls = tls.map_err(|e| ProcessError::Unusable(e.to_string()))?;
+        let admin_ends = inputs.admin_certificate.as_ref().and_then(Certificate::ends);
         let Sockets { predecessor, listeners, admin, handover } =
             Sockets::open(&loaded, inputs.admin_certificate.take(), sockets).await?;
         let clock = Clock::system();
+        tokio::spawn(warn_of_ends(tls.clone(), admin_ends, clock.clone()));
         let store = open_store(&loaded.config, demo.as_deref()).await?;
         let logs = Logs::open(log, &loaded.config.log, predecessor.is_some(), &clock)?;
         let file = config_file(config_path.as_deref());

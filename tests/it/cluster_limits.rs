@@ -2,6 +2,7 @@
 //! each key shared through a real Redis.
 
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -428,11 +429,17 @@ async fn a_redis_that_cannot_be_used_ends_check_and_serve_with_a_plain_message()
     is_refused(&wrong, &["refuses the user or the password"]).await;
     let replica = Redis::start(&["--replicaof", "127.0.0.1", "1"]).await;
     is_refused(&replica.url(), &["it is a replica"]).await;
-    is_refused(
-        &guarded.url().replace("redis:", "rediss:"),
-        &["a TLS connection (redis:// is without) took longer than"],
-    )
-    .await;
+    is_refused(&guarded.url().replace("redis:", "rediss:"), &["(redis:// is without)"]).await;
+    let plain = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("rediss://{}", plain.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let mut open = Vec::new(); // a closed one would be reset
+        for mut stream in plain.incoming().flatten() {
+            stream.write_all(b"-ERR unknown command\r\n").unwrap();
+            open.push(stream);
+        }
+    });
+    is_refused(&url, &["it does not speak TLS (redis:// is without)"]).await;
     let speaks_tls = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", speaks_tls.local_addr().unwrap());
     std::thread::spawn(move || speaks_tls.incoming().for_each(drop));

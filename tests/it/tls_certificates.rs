@@ -50,7 +50,7 @@ fn tls_that_nothing_would_speak_is_refused() {
 
 #[tokio::test]
 async fn a_certificate_that_has_expired_ends_check_and_serve_and_is_not_taken_up() {
-    let expired = Identity::valid_until(2021);
+    let expired = Identity::valid_until(jiff::civil::date(2021, 1, 1));
     let world = World::new(TLS);
     world.put_identity(&expired);
     world.run(&["check"]).failed(2).names(&[
@@ -68,6 +68,26 @@ async fn a_certificate_that_has_expired_ends_check_and_serve_and_is_not_taken_up
     gate.world().put_identity(&expired);
     gate.has_said("expired at 2021").await;
     certificate_shown(&gate, &[&Identity { certificate, private_key: String::new() }]).await;
+}
+
+#[tokio::test]
+async fn a_certificate_that_ends_within_two_weeks_is_warned_of_by_check_and_at_the_start() {
+    let day =
+        jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date().saturating_add(jiff::Span::new().days(10));
+    for place in ["server", "admin"] {
+        let [server, admin] = ["server", "admin"].map(|section| match section == place {
+            true => "tls = { certificate = \"cert.pem\", private_key = \"key.pem\" }",
+            false => "",
+        });
+        let world = World::new(&format!(
+            "[server]\nlisten = [\"127.0.0.1:0\"]\n{server}\n[admin]\nlisten = \"127.0.0.1:0\"\n{admin}\n"
+        ));
+        world.put_identity(&Identity::valid_until(day));
+        let warning = format!("{place}.tls.certificate ends at {day}T00:00:00Z; put a renewed one in its place");
+        let report = world.run(&["check"]).done().stdout;
+        assert!(report.contains(&warning), "{report}");
+        world.serve(&[]).has_said(&format!("WARN {warning}")).await;
+    }
 }
 
 #[tokio::test]

@@ -73,6 +73,19 @@ fn a_private_key_in_one_line_is_shown_by_no_command() {
 }
 
 #[test]
+fn a_private_key_for_the_systems_roots_is_not_shown_where_redis_needs_them() {
+    let redis = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("rediss://{}", redis.local_addr().unwrap());
+    let world = World::new(&format!("{QUIET}[cluster]\nredis = {url:?}\n"));
+    let key = Identity::new().private_key;
+    let roots = world.write("k.pem", in_one_line(&key));
+    let config = world.path("gateway.toml");
+    let mut command = world.command(&["check", "--config", config.to_str().unwrap()]);
+    let ran = Ran::of(command.env("SSL_CERT_FILE", roots).env_remove("SSL_CERT_DIR"), "").failed(2);
+    shows_nothing_of(&key, &ran.names(&["cluster.redis", "root certificates", "not PEM"]).stderr);
+}
+
+#[test]
 fn a_private_key_that_was_pasted_for_its_path_is_shown_by_no_command() {
     let key = Identity::new().private_key;
     let pasted = in_one_line(&key);

@@ -14,6 +14,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{TlsConnector, rustls};
 
 use crate::config::{CertificateFiles, PemFile, SettingFault, Upstreams, pair_fault, system_roots};
+use crate::tls::is_plain;
 
 /// The trusted roots and our own certificate, for all upstreams with TLS.
 #[derive(Clone)]
@@ -84,7 +85,10 @@ impl std::fmt::Debug for Tls {
 
 impl ServerTls {
     pub(super) async fn connect(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        self.tls.connector.connect(self.name.clone(), stream).await
+        self.tls.connector.connect(self.name.clone(), stream).await.map_err(|error| match is_plain(&error) {
+            true => io::Error::other("it does not speak TLS; is it http://?"),
+            false => error,
+        })
     }
 }
 
@@ -112,4 +116,27 @@ fn read<'a>(setting: &'a str, path: &'a Path, digest: &mut Sha256) -> Result<Pem
     digest.update((file.content().len() as u64).to_be_bytes());
     digest.update(file.content());
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+    use tokio_rustls::rustls::RootCertStore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_upstream_that_answers_without_tls_is_said_not_to_speak_it() {
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let config = config.with_safe_default_protocol_versions().unwrap();
+        let config = config.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+        let tls = Tls { connector: TlsConnector::from(Arc::new(config)), digest: [0; 32] };
+        let plain = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(plain.local_addr().unwrap()).await.unwrap();
+        let (mut server, _) = plain.accept().await.unwrap();
+        server.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+        let error = tls.connect("localhost", stream).await.unwrap_err();
+        assert_eq!(error.to_string(), "it does not speak TLS; is it http://?");
+    }
 }

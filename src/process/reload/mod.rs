@@ -159,7 +159,9 @@ impl Reloader {
             sleep(TICK).await;
         }
         let rejected = self.parts.iter().find(|part| !part.faults.is_empty());
-        let fault = rejected.map(|part| in_one_line(&part.faults)).or_else(|| self.watch.is_behind().then(|| "it is empty, or being written".to_owned()));
+        let fault = rejected
+            .map(|part| in_one_line(&part.faults))
+            .or_else(|| self.watch.is_behind().then(|| "it is empty, or being written".to_owned()));
         fault.map_or(Ok(()), |why| Err(format!("a file has changed since this start began: {why}")))
     }
 

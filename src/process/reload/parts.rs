@@ -163,7 +163,7 @@ impl Reloader {
 
     /// Shows new connections this certificate. Whether it is another one.
     fn show(&self, certificate: Certificate) -> bool {
-        certificate.warning.iter().for_each(|warning| tracing::warn!("{warning}"));
+        certificate.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         self.tls.as_ref().is_some_and(|tls| tls.replace(certificate))
     }
 

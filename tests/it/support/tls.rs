@@ -30,12 +30,12 @@ impl Identity {
         Identity { certificate: made.cert.pem(), private_key: made.signing_key.serialize_pem() }
     }
 
-    /// Of a certificate that was valid until this year began.
-    pub fn valid_until(year: i32) -> Identity {
+    /// Of a certificate that is valid until this day begins.
+    pub fn valid_until(day: jiff::civil::Date) -> Identity {
         let signing_key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::new([HOST.to_owned()]).unwrap();
-        params.not_before = rcgen::date_time_ymd(year - 1, 1, 1);
-        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        params.not_before = rcgen::date_time_ymd((day.year() - 1).into(), 1, 1);
+        params.not_after = rcgen::date_time_ymd(day.year().into(), day.month() as u8, day.day() as u8);
         let certificate = params.self_signed(&signing_key).unwrap();
         Identity { certificate: certificate.pem(), private_key: signing_key.serialize_pem() }
     }
