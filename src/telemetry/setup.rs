@@ -2,6 +2,7 @@
 //! writes, and lines are dropped and counted if stderr is not read, so that no request waits for stderr. The rate of
 //! each kind of line is bounded in `log_rate_limit`. Called once, by `serve`.
 
+use std::fmt::{self, Debug};
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,8 +10,10 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tracing::field::Field;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -88,7 +91,7 @@ pub fn init(log: &Log) -> ProcessLog {
     let set = if log.is_json() {
         registry.with(layer.json()).try_init()
     } else {
-        registry.with(layer.with_ansi(false).with_target(false)).try_init()
+        registry.with(layer.with_ansi(false).with_target(false).fmt_fields(debug_fn(write_field))).try_init()
     };
     // A second start in one process keeps the log of the first.
     if set.is_ok() {
@@ -99,6 +102,22 @@ pub fn init(log: &Log) -> ProcessLog {
         }
     }
     ProcessLog { rate_limit, writer: Mutex::new(Some(guard)) }
+}
+
+/// Writes a field of a line of text. A record is one line, whatever it quotes, and a value with blanks is quoted.
+fn write_field(out: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
+    let text = format!("{value:?}");
+    match field.name() {
+        "message" => text.chars().try_for_each(|c| match c {
+            c if c.is_control() => write!(out, "{}", c.escape_default()),
+            c => out.write_char(c),
+        }),
+        name if name.starts_with("log.") => Ok(()), // where a dependency's record was made
+        name if text.starts_with('"') || !text.contains(|c: char| c.is_whitespace() || c.is_control()) => {
+            write!(out, " {name}={text}")
+        }
+        name => write!(out, " {name}={text:?}"),
+    }
 }
 
 /// Stderr, which counts the lines that could not be written (its disk is full), once others can.
@@ -145,6 +164,33 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
+
+    #[test]
+    fn a_record_is_one_line_of_text_whose_values_with_blanks_are_quoted() {
+        #[derive(Clone, Default)]
+        struct Lines(Arc<Mutex<Vec<u8>>>);
+
+        impl Write for Lines {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.lock().write(bytes)
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let layer = tracing_subscriber::fmt::layer().with_writer(move || writer.clone());
+        let layer = layer.with_ansi(false).with_target(false).without_time().fmt_fields(debug_fn(write_field));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            let (file, other) = ("/a b/c\nd", "/a");
+            tracing::warn!(%file, %other, text = "e", count = 1, "two\nlines\u{1b}");
+        });
+        let text = String::from_utf8(lines.0.lock().clone()).unwrap();
+        assert_eq!(text, " WARN two\\nlines\\u{1b} file=\"/a b/c\\nd\" other=/a text=\"e\" count=1\n");
+    }
 
     #[test]
     fn lines_that_a_full_disk_does_not_take_are_counted_when_it_has_room_again() {
