@@ -111,7 +111,7 @@ async fn requests(dashboard: &Dashboard) -> Vec<String> {
     let form = "token=a-wrong-one";
     let length = form.len();
     requests.push(format!(
-        "POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{form}"
+        "POST /login HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: same-origin\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{form}"
     ));
     requests
 }

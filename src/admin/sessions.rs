@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use subtle::ConstantTimeEq;
 
 use super::tokens::Role;
 use crate::clock::Tick;
@@ -18,24 +17,9 @@ const MAX_SESSIONS: usize = 64;
 /// After so long without a request a session ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Someone who is logged in.
-#[derive(Clone, Debug)]
-pub(super) struct Session {
-    pub(super) role: Role,
-    /// Every form that changes something has it, so that no other site can send one.
-    pub(super) csrf: String,
-    last_used: Tick,
-}
-
-impl Session {
-    pub(super) fn has_csrf(&self, token: &str) -> bool {
-        self.csrf.as_bytes().ct_eq(token.as_bytes()).into()
-    }
-}
-
-/// All sessions.
+/// All sessions: whose they are, and when they were last used.
 #[derive(Debug, Default)]
-pub(super) struct Sessions(Mutex<HashMap<Digest, Session>>);
+pub(super) struct Sessions(Mutex<HashMap<Digest, (Role, Tick)>>);
 
 impl Sessions {
     /// Begins a session; its id.
@@ -43,25 +27,25 @@ impl Sessions {
     /// # Errors
     /// The system gave no random bytes.
     pub(super) fn begin(&self, role: Role, now: Tick) -> Result<String, String> {
-        let (id, csrf) = (random_token()?, random_token()?);
+        let id = random_token()?;
         let mut sessions = self.0.lock();
         if sessions.len() >= MAX_SESSIONS {
-            let oldest = sessions.iter().min_by_key(|(_, session)| session.last_used).map(|(digest, _)| *digest);
+            let oldest = sessions.iter().min_by_key(|(_, (_, last_used))| *last_used).map(|(digest, _)| *digest);
             oldest.map(|oldest| sessions.remove(&oldest));
         }
-        sessions.insert(Digest::of(id.as_bytes()), Session { role, csrf, last_used: now });
+        sessions.insert(Digest::of(id.as_bytes()), (role, now));
         Ok(id)
     }
 
-    /// The session of this id. `is_use`: a person asks, and not the refresh of a page that may stand open for days.
-    pub(super) fn get(&self, id: &str, now: Tick, is_use: bool) -> Option<Session> {
+    /// Whose session has this id. `is_use`: a person asks, and not the refresh of a page that may stand open for days.
+    pub(super) fn get(&self, id: &str, now: Tick, is_use: bool) -> Option<Role> {
         let mut sessions = self.0.lock();
-        sessions.retain(|_, session| now.since(session.last_used) < IDLE_TIMEOUT);
-        let session = sessions.get_mut(&Digest::of(id.as_bytes()))?;
+        sessions.retain(|_, (_, last_used)| now.since(*last_used) < IDLE_TIMEOUT);
+        let (role, last_used) = sessions.get_mut(&Digest::of(id.as_bytes()))?;
         if is_use {
-            session.last_used = now;
+            *last_used = now;
         }
-        Some(session.clone())
+        Some(*role)
     }
 
     pub(super) fn end(&self, id: &str) {
@@ -95,14 +79,5 @@ mod tests {
         assert_eq!([&ids[0], &ids[1], &ids[2], &last].map(|id| is_there(id)), [true, false, true, true]);
         sessions.end(&last);
         assert!(!is_there(&last));
-    }
-
-    #[test]
-    fn only_the_sessions_own_csrf_token_is_accepted() {
-        let sessions = Sessions::default();
-        let session = |id: &str| sessions.get(id, Tick(1), true).unwrap();
-        let (a, b) = (sessions.begin(Role::Admin, Tick(1)).unwrap(), sessions.begin(Role::Admin, Tick(1)).unwrap());
-        assert!(session(&a).has_csrf(&session(&a).csrf));
-        assert!(!session(&a).has_csrf(&session(&b).csrf) && !session(&a).has_csrf(""));
     }
 }

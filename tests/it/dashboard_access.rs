@@ -78,10 +78,10 @@ async fn after_the_end_of_a_session_a_log_in_leads_back_to_the_page() {
             .extend_pairs([("token", admin.token.as_str()), ("from", from)])
             .finish();
         let answer =
-            client.send("POST", "/login", &[("content-type", "application/x-www-form-urlencoded")], &form).await;
+            client.send("POST", "/login", &[OWN, ("content-type", "application/x-www-form-urlencoded")], &form).await;
         assert_eq!((answer.status, answer.header("location")), (303, page), "{from}");
         let wrong = format!("token=wrong&{form}");
-        let answer = client.send("POST", "/login", &[], &wrong).await;
+        let answer = client.send("POST", "/login", &[OWN], &wrong).await;
         assert!(answer.status == 401 && answer.text.contains(&format!(r#"name="from" value="{from}""#)), "{answer:?}");
     }
 }
@@ -141,28 +141,37 @@ async fn each_log_in_and_log_out_is_in_the_audit_log_and_a_flood_is_not() {
 }
 
 #[tokio::test]
-async fn a_form_of_another_site_changes_nothing() {
+async fn a_form_that_is_not_of_the_dashboard_changes_nothing() {
     let gate = with_roles().start().await;
     let dashboard = gate.dashboard().await;
-    let other = gate.dashboard().await;
-    assert_ne!(dashboard.csrf, other.csrf);
-    for csrf in ["", "x", &other.csrf] {
-        let forged = Dashboard { csrf: csrf.to_owned(), ..dashboard.clone() };
-        for path in [
-            "/keys",
-            "/cache/purge",
-            "/configuration/reload",
-            "/logout",
-            &format!("/keys/{}/revoke", gate.key_id("bot")),
-        ] {
-            let answer = forged.post(path, &[("guild", GUILD)]).await;
-            assert!(answer.status == 403 && answer.text.contains("not of this session"), "{path}: {answer:?}");
+    let revoke = format!("/keys/{}/revoke", gate.key_id("bot"));
+    let (cookie, own) = (("cookie", &*dashboard.cookie), "http://localhost");
+    let says = [
+        None,
+        Some(("sec-fetch-site", "cross-site")),
+        Some(("sec-fetch-site", "same-site")),
+        Some(("origin", "null")),
+        Some(("origin", "https://evil.example")),
+        Some(("origin", "http://localhost:1")),
+    ];
+    for said in says {
+        let headers: Vec<_> = said.into_iter().chain([cookie]).collect();
+        for path in ["/keys", "/cache/purge", "/configuration/reload", "/logout", "/login", &revoke] {
+            let answer = dashboard.client.send("POST", path, &headers, "confirmed=yes").await;
+            assert!(answer.status == 403 && answer.text.contains("not of this dashboard"), "{path}: {answer:?}");
         }
     }
+    // What a browser says of the site counts before the origin.
+    let both = [("origin", own), ("sec-fetch-site", "cross-site"), cookie];
+    assert_eq!(dashboard.client.send("POST", "/cache/purge", &both, "everything=yes").await.status, 403);
     let nobody = Dashboard { cookie: String::new(), ..dashboard.clone() };
     assert_eq!(nobody.post("/cache/purge", &[]).await.header("location"), "/login?unsent&from=%2Fcache");
     assert_eq!(gate.admin().await.get("/api/keys").await.is(200)["items"].as_array().unwrap().len(), 1);
     assert_eq!(dashboard.get("/").await.status, 200);
+    for said in [("origin", own), ("sec-fetch-site", "none"), OWN] {
+        let answer = dashboard.client.send("POST", "/cache/purge", &[said, cookie], "everything=yes").await;
+        assert_eq!((answer.status, answer.header("location")), (303, "/cache?done"), "{said:?}: {answer:?}");
+    }
 }
 
 #[tokio::test]
@@ -220,7 +229,7 @@ async fn no_page_has_foreign_or_inline_code() {
         let page = dashboard.get(path).await;
         assert_eq!(page.header("content-security-policy"), policy, "{path}");
         assert_eq!(page.header("x-content-type-options"), "nosniff", "{path}");
-        assert_eq!(page.header("referrer-policy"), "no-referrer", "{path}");
+        assert_eq!(page.header("referrer-policy"), "same-origin", "{path}");
         assert_eq!(page.header("cache-control"), "no-store", "{path}");
         for code in ["style=", "<style", "javascript:", " onclick", " onload", "http://", "https://"] {
             let text = page.text.replace("http://www.w3.org/2000/svg", "");
@@ -266,7 +275,7 @@ async fn under_tls_the_cookie_is_secure() {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let form = format!("token={}", admin.token);
     let request = format!(
-        "POST /login HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{form}",
+        "POST /login HTTP/1.1\r\nHost: localhost\r\nOrigin: https://localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{form}",
         form.len()
     );
     tokio::io::AsyncWriteExt::write_all(&mut writer, request.as_bytes()).await.unwrap();

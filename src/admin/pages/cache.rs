@@ -72,7 +72,6 @@ async fn purge_form(visit: &Visit, refused: &Refused) -> Markup {
         h2 { "Purge" }
         p { "Purged answers are asked for again when a caller wants them. Nothing is lost." }
         form.card method="post" action="/cache/purge" {
-            (layout::csrf(visit))
             (layout::refusal(refused))
             (guild_field(&guilds(visit).await, value("guild"), false, "Only answers to this guild's keys."))
             (layout::text_field("member", "Member", value("member"), "Only answers about this member."))

@@ -83,7 +83,6 @@ fn page(visit: &Visit, outcome: Markup) -> Markup {
         }
         @if visit.may_change() && visit.shared().reload.is_some() {
             form method="post" action="/configuration/reload" {
-                (layout::csrf(visit))
                 button.primary { "Reload the files" }
             }
         }

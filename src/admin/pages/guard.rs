@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{ACCEPT, CONTENT_SECURITY_POLICY, COOKIE, HOST, REFERRER_POLICY};
+use axum::http::header::{ACCEPT, CONTENT_SECURITY_POLICY, COOKIE, HOST, ORIGIN, REFERRER_POLICY};
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
@@ -16,7 +16,6 @@ use super::{Fields, Pages, Visit, in_path, layout};
 use crate::admin::authorize::read_body;
 use crate::admin::problem::Problem;
 use crate::admin::server::Peer;
-use crate::admin::tokens::Role;
 
 /// The name of the cookie that has a session's id.
 pub(super) const COOKIE_NAME: &str = "guildgate_session";
@@ -77,7 +76,8 @@ fn as_page(visit: Option<&Visit>, back: Option<&str>, mut answer: Response) -> R
     }
     let headers = answer.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
-    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    // Under no-referrer a browser would not name the origin of our own forms.
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("same-origin"));
     answer
 }
 
@@ -101,11 +101,15 @@ async fn check_and_run(
     let path = request.uri().path();
     let (is_open, is_login, is_logout) = (path.starts_with("/assets/"), path == "/login", path == "/logout");
     if request.method() == Method::POST {
+        let refused = |detail| Err(Problem::new(StatusCode::FORBIDDEN, detail));
+        if !is_own_form(request.headers()) {
+            return refused("the form is not of this dashboard; open its page here, and send it again");
+        }
+        if !is_login && !is_logout && visit.as_ref().is_some_and(|visit| !visit.may_change()) {
+            return refused("who logged in with the read token may change nothing");
+        }
         let (parts, body) = request.into_parts();
         let fields = Fields::parse(&read_body(body).await?);
-        if let (Some(visit), false) = (&visit, is_login) {
-            may_send(visit, &fields, is_logout)?;
-        }
         request = Request::from_parts(parts, Body::empty());
         request.extensions_mut().insert(fields);
     }
@@ -140,25 +144,23 @@ fn login_path(request: &Request) -> String {
     }
 }
 
-/// Whether this form may change anything.
-fn may_send(visit: &Visit, fields: &Fields, is_logout: bool) -> Result<(), Problem> {
-    let refused = |detail| Err(Problem::new(StatusCode::FORBIDDEN, detail));
-    if !visit.session.has_csrf(fields.get("csrf")) {
-        return refused("the form is not of this session; open the page again, and repeat the change");
+/// Whether a browser says that one of our own pages sent the form. Over plain HTTP beyond loopback it names the origin
+/// alone.
+fn is_own_form(headers: &HeaderMap) -> bool {
+    if let Some(site) = headers.get("sec-fetch-site") {
+        return site == "same-origin" || site == "none";
     }
-    match visit.session.role {
-        Role::Admin => Ok(()),
-        Role::Read | Role::Bot if is_logout => Ok(()),
-        Role::Read | Role::Bot => refused("who logged in with the read token may change nothing"),
-    }
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let origin = text(ORIGIN).and_then(|origin| origin.split_once("://"));
+    origin.is_some_and(|(_, host)| text(HOST).is_some_and(|own| own.eq_ignore_ascii_case(host)))
 }
 
 /// Who is logged in.
 fn visit(pages: &Arc<Pages>, request: &Request) -> Option<Visit> {
     let is_use = request.uri().query() != Some(REFRESH);
     let now = pages.shared.gateway.clock().now();
-    let session = session_id(request.headers()).and_then(|id| pages.shared.sessions.get(id, now, is_use))?;
-    Some(Visit { pages: pages.clone(), session, peer: request.extensions().get::<Peer>().copied() })
+    let role = session_id(request.headers()).and_then(|id| pages.shared.sessions.get(id, now, is_use))?;
+    Some(Visit { pages: pages.clone(), role, peer: request.extensions().get::<Peer>().copied() })
 }
 
 /// The id of the session that a request names.

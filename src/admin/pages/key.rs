@@ -77,7 +77,7 @@ async fn page(visit: &Visit, id: &str, done: Option<&str>, refused: &Refused) ->
         @if let Some(usage) = &usage { (use_of(usage)) }
         @else { p { "The key is not in force here yet, or has ended." } }
         @if visit.may_change() {
-            @if usage.as_ref().is_some_and(|usage| usage.levels.daily.is_some()) { (reset_form(visit, id)) }
+            @if usage.as_ref().is_some_and(|usage| usage.levels.daily.is_some()) { (reset_form(id)) }
             @if let Some(record) = &record { (change_forms(visit, record, refused)) }
         }
     };
@@ -128,7 +128,6 @@ fn change_forms(visit: &Visit, record: &KeyRecord, refused: &Refused) -> Markup 
         (change_form(visit, record, &refused.of("change")))
         h2 { "Rotate" }
         form.card method="post" action=(action("rotate")) {
-            (layout::csrf(visit))
             (layout::refusal(&rotate))
             (layout::text_field("overlap", "Overlap", rotate.value("overlap", "24h"),
                 "How long the present secret still works: 24h, 30d, or 0s."))
@@ -136,7 +135,6 @@ fn change_forms(visit: &Visit, record: &KeyRecord, refused: &Refused) -> Markup 
         }
         h2 { "Revoke" }
         form.card method="post" action=(action("revoke")) {
-            (layout::csrf(visit))
             (layout::refusal(&revoke))
             p { "Requests with this key are refused within a second. It cannot be undone." }
             (layout::tick("confirmed", &format!("Yes, revoke {}", record.id), true))
@@ -157,7 +155,6 @@ fn change_form(visit: &Visit, record: &KeyRecord, refused: &Refused) -> Markup {
     html! {
         h2 { "Change" }
         form.card method="post" action=(format!("/keys/{}/change", in_path(&record.id))) {
-            (layout::csrf(visit))
             (layout::refusal(refused))
             (layout::text_field("name", "Name", name, ""))
             (tier_choice(visit, tier))
@@ -176,10 +173,9 @@ fn ends(record: &KeyRecord) -> String {
     record.expires.map_or("never".to_owned(), date_of)
 }
 
-fn reset_form(visit: &Visit, id: &str) -> Markup {
+fn reset_form(id: &str) -> Markup {
     html! {
         form method="post" action=(format!("/keys/{}/reset-day", in_path(id))) {
-            (layout::csrf(visit))
             button { "Give the key its whole day back" }
         }
     }

@@ -297,7 +297,6 @@ fn create_form(visit: &Visit, guilds: &[GuildRecord], refused: &Refused) -> Mark
     html! {
         h2 { "Make a key" }
         form.card method="post" action="/keys" {
-            (layout::csrf(visit))
             (layout::refusal(refused))
             (guild_field(guilds, refused.value("guild", only), true, "The id of one that was added."))
             (layout::text_field("name", "Name", refused.value("name", ""), "For people; it may be empty."))

@@ -26,8 +26,7 @@ pub(super) fn page(visit: &Visit, title: &str, current: &str, content: Markup) -
             }
         }
         form method="post" action="/logout" {
-            (csrf(visit))
-            span.role { "Logged in with the " (visit.session.role.name()) " token" }
+            span.role { "Logged in with the " (visit.role.name()) " token" }
             button { "Log out" }
         }
     };
@@ -89,11 +88,6 @@ pub(super) fn faults(faults: &[ReloadFault]) -> Markup {
             }
         }
     }
-}
-
-/// The field that shows that a form is our own.
-pub(super) fn csrf(visit: &Visit) -> Markup {
-    html! { input type="hidden" name="csrf" value=(visit.session.csrf); }
 }
 
 /// Why a form was refused, within the form.

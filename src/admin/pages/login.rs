@@ -126,7 +126,7 @@ async fn log_out(Extension(visit): Extension<Visit>, headers: HeaderMap) -> Resp
     if let Some(id) = session_id(&headers) {
         visit.shared().sessions.end(id);
     }
-    record(visit.shared(), visit.peer, visit.session.role.name(), "/logout", StatusCode::SEE_OTHER);
+    record(visit.shared(), visit.peer, visit.role.name(), "/logout", StatusCode::SEE_OTHER);
     ([(SET_COOKIE, cookie(&visit.pages, "", "; Max-Age=0"))], Redirect::to("/login")).into_response()
 }
 

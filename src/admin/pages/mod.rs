@@ -3,7 +3,7 @@
 
 mod cache; // /cache
 mod configuration; // /configuration
-mod guard; // hosts, sessions, CSRF tokens, headers
+mod guard; // hosts, sessions, where forms come from, headers
 mod key; // /keys/{id}
 mod keys; // /keys
 mod layout; // what all pages have in common
@@ -34,7 +34,6 @@ pub(super) use guard::Hosts;
 use super::authorize::InSession;
 use super::problem::Problem;
 use super::server::Peer;
-use super::sessions::Session;
 use super::shared::Shared;
 use super::tokens::Role;
 
@@ -52,7 +51,7 @@ struct Pages {
 #[derive(Clone, Debug)]
 struct Visit {
     pages: Arc<Pages>,
-    session: Session,
+    role: Role,
     peer: Option<Peer>,
 }
 
@@ -99,7 +98,7 @@ impl Visit {
     }
 
     fn may_change(&self) -> bool {
-        self.session.role == Role::Admin
+        self.role == Role::Admin
     }
 
     /// Makes a request to the API as whoever is logged in: with its checks, and with its line in the audit log. The
@@ -109,7 +108,7 @@ impl Visit {
         let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
         let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, "application/json");
         let mut request = request.body(body).map_err(|error| failed(error.to_string()))?;
-        request.extensions_mut().insert(InSession(self.session.role));
+        request.extensions_mut().insert(InSession(self.role));
         self.peer.map(|peer| request.extensions_mut().insert(peer));
         let Ok(answer) = TowerToHyperService::new(self.pages.api.clone()).call(request).await;
         let (parts, body) = answer.into_parts();

@@ -1,4 +1,4 @@
-//! The dashboard over plain HTTP, as a browser without scripts uses it: a cookie, and forms with their CSRF token.
+//! The dashboard over plain HTTP, as a browser without scripts uses it: a cookie, and forms of its own pages.
 
 use super::{AdminAnswer, AdminClient, TestGateway};
 
@@ -7,7 +7,6 @@ use super::{AdminAnswer, AdminClient, TestGateway};
 pub struct Dashboard {
     pub client: AdminClient,
     pub cookie: String,
-    pub csrf: String,
 }
 
 impl TestGateway {
@@ -24,15 +23,11 @@ impl Dashboard {
         let answer = Dashboard::try_log_in(&client, token).await;
         assert_eq!((answer.status, answer.header("location")), (303, "/"), "{answer:?}");
         let cookie = answer.header("set-cookie").split(';').next().unwrap().to_owned();
-        let mut dashboard = Dashboard { client, cookie, csrf: String::new() };
-        let page = dashboard.get("/").await;
-        let csrf = page.text.split(r#"name="csrf" value=""#).nth(1).unwrap().split('"').next().unwrap();
-        dashboard.csrf = csrf.to_owned();
-        dashboard
+        Dashboard { client, cookie }
     }
 
     pub async fn try_log_in(client: &AdminClient, token: &str) -> AdminAnswer {
-        client.send("POST", "/login", &[FORM], &form(&[("token", token)])).await
+        client.send("POST", "/login", &[FORM, OWN], &form(&[("token", token)])).await
     }
 
     /// The paths of the pages that each page links to.
@@ -48,10 +43,9 @@ impl Dashboard {
         self.client.send("GET", path, &[("cookie", &self.cookie)], "").await
     }
 
-    /// Sends a form with the CSRF token.
+    /// Sends a form of one of the dashboard's own pages.
     pub async fn post(&self, path: &str, fields: &[(&str, &str)]) -> AdminAnswer {
-        let fields: Vec<_> = [("csrf", self.csrf.as_str())].into_iter().chain(fields.iter().copied()).collect();
-        self.client.send("POST", path, &[FORM, ("cookie", &self.cookie)], &form(&fields)).await
+        self.client.send("POST", path, &[FORM, OWN, ("cookie", &self.cookie)], &form(fields)).await
     }
 
     /// The value of a hidden field of a page.
@@ -66,6 +60,9 @@ impl Dashboard {
             .replace("&quot;", "\"")
     }
 }
+
+/// What a browser says of a form of the dashboard's own pages.
+pub const OWN: (&str, &str) = ("sec-fetch-site", "same-origin");
 
 const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
 

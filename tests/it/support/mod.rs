@@ -39,7 +39,7 @@ pub use builder::{Builder, GUILD, Kind, digest};
 pub use busy::BusyWriter;
 pub use client::{Connection, Request};
 pub use crowd::{Caller, Crowd};
-pub use dashboard::Dashboard;
+pub use dashboard::{Dashboard, OWN};
 pub use disk::SmallDisk;
 pub use excess::excess;
 pub use gateway::TestGateway;
