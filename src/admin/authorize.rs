@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -18,14 +18,14 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::audit::{Change, MAX_CHANGE};
-use super::problem::{PROBLEM_JSON, Problem};
+use super::problem::Problem;
 use super::server::Peer;
 use super::shared::Shared;
 use super::tokens::Role;
-use crate::clock::{Tick, seconds_up};
+use crate::clock::seconds_up;
 use crate::config::Rate;
 use crate::keys::hide_keys;
-use crate::limits::{Bucket, Limiter};
+use crate::limits::Limiter;
 use crate::model::date_of;
 
 /// The largest body. The longest warn or review that is of use has a few KiB.
@@ -40,23 +40,6 @@ const HANDLER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Attempts with a wrong token, of all callers together: enough for one who mistypes, far too few to guess.
 const ATTEMPTS: Rate = Rate { period_ns: 1_000_000_000, burst: std::num::NonZeroU32::new(10).unwrap() };
 
-/// Counts attempts with a wrong token.
-#[derive(Debug)]
-pub(super) struct Attempts(Limiter, Bucket);
-
-impl Default for Attempts {
-    fn default() -> Self {
-        Attempts(Limiter::new(ATTEMPTS), Bucket::default())
-    }
-}
-
-impl Attempts {
-    /// Counts one more; the error is how long to wait where there were too many.
-    fn count(&self, now: Tick) -> Result<(), Duration> {
-        self.1.charge(&self.0, now)
-    }
-}
-
 /// The role of a request that a page of the dashboard makes for someone who is logged in.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InSession(pub(super) Role);
@@ -68,11 +51,14 @@ pub(super) struct CreatedId(pub(super) String);
 /// Authorizes a request to the API, has it handled, and sets the header fields that every answer has.
 pub(super) async fn authorize(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    let answer = match path == "/api" || path.starts_with("/api/") {
+    let mut answer = match path == "/api" || path.starts_with("/api/") {
         true => authorize_and_audit(&shared, request, next).await.unwrap_or_else(IntoResponse::into_response),
         false => run_handler(request, next).await,
     };
-    let mut answer = as_problem(answer);
+    if answer.status() == StatusCode::METHOD_NOT_ALLOWED {
+        // The router adds `Allow`.
+        answer = Problem::new(answer.status(), "this path has no such method; see Allow").into_response();
+    }
     let headers = answer.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -148,9 +134,11 @@ fn authenticate(shared: &Shared, headers: &HeaderMap) -> Result<Role, Problem> {
 
 /// Whose token it is. Valid ones are never throttled.
 pub(super) fn role_of(shared: &Shared, token: &[u8]) -> Result<Role, Problem> {
-    shared.tokens.role_of(token).ok_or_else(|| match shared.attempts.count(shared.gateway.clock().now()) {
-        Ok(()) => Problem::unauthorized(),
-        Err(wait) => Problem::too_many_attempts(seconds_up(wait).max(1)),
+    shared.tokens.role_of(token).ok_or_else(|| {
+        match shared.attempts.charge(&Limiter::new(ATTEMPTS), shared.gateway.clock().now()) {
+            Ok(()) => Problem::unauthorized(),
+            Err(wait) => Problem::too_many_attempts(seconds_up(wait).max(1)),
+        }
     })
 }
 
@@ -198,15 +186,6 @@ async fn run_handler(request: Request, next: Next) -> Response {
 fn defect() -> Response {
     let detail = "this is a defect, which the log names; please report it";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
-}
-
-/// The router's own refusals as problems.
-fn as_problem(answer: Response) -> Response {
-    let is_problem = answer.headers().get(CONTENT_TYPE).is_some_and(|value| value == PROBLEM_JSON);
-    match answer.status() {
-        StatusCode::METHOD_NOT_ALLOWED if !is_problem => Problem::method_not_allowed().into_response(),
-        _ => answer,
-    }
 }
 
 /// The content of a body for the audit log. Keys are hidden after JSON's escapes were decoded.

@@ -1,8 +1,6 @@
 //! What a request says: ids in the path, parameters of the query, and a JSON body. Anything that is not as it should be
 //! is a problem with a reason.
 
-use std::ops::Range;
-
 use axum::body::{Bytes, HttpBody};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;
@@ -67,11 +65,13 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
         let is_of_form = request.extensions().get::<InSession>().is_some();
         let bytes = Bytes::from_request(request, state).await.map_err(|e| Problem::bad_request(e.body_text()))?;
         from_object(&bytes).map(JsonBody).map_err(|error| {
-            let detail = format!("the body: {error}");
+            let fault = error.to_string();
             // Who filled in a form has seen no body, and no line or column of it.
             let location = format!(" at line {} column {}", error.line(), error.column());
-            let fault = detail.strip_prefix("the body: ").and_then(|fault| fault.strip_suffix(&*location));
-            Problem::bad_request(fault.filter(|_| is_of_form).unwrap_or(&detail))
+            Problem::bad_request(match fault.strip_suffix(&location) {
+                Some(fault) if is_of_form => fault.to_owned(),
+                Some(_) | None => format!("the body: {fault}"),
+            })
         })
     }
 }
@@ -126,22 +126,6 @@ impl TryFrom<usize> for PageLimit {
     }
 }
 
-/// The items of `list` that would have these places if it was sorted by `key`, sorted.
-pub(super) fn part_of<T, K: Ord>(mut list: Vec<T>, places: Range<usize>, key: impl Fn(&T) -> K) -> Vec<T> {
-    let places = places.start.min(list.len())..places.end.min(list.len());
-    // What is not in the part is not sorted, which saves most of the work.
-    if (1..list.len()).contains(&places.end) {
-        list.select_nth_unstable_by_key(places.end - 1, &key);
-    }
-    list.truncate(places.end);
-    if (1..list.len()).contains(&places.start) {
-        list.select_nth_unstable_by_key(places.start, &key);
-    }
-    list.drain(..places.start);
-    list.sort_unstable_by_key(key);
-    list
-}
-
 /// Some of a list.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Page<T> {
@@ -163,21 +147,5 @@ impl<T: Serialize> Page<T> {
         found.truncate(count);
         let next = found.last().filter(|_| has_more).map(id);
         Page { items: found, next }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_part_of_a_list_is_that_of_the_sorted_list() {
-        let list: Vec<u32> = (0..100).map(|n| n * 37 % 101).collect();
-        let mut sorted = list.clone();
-        sorted.sort_unstable();
-        for places in [0..0, 0..1, 0..50, 50..100, 99..100, 30..200, 100..200, 0..100] {
-            let expected = &sorted[places.start.min(100)..places.end.min(100)];
-            assert_eq!(part_of(list.clone(), places.clone(), |n| *n), expected, "{places:?}");
-        }
     }
 }

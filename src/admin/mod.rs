@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use audit::AuditLog;
 pub use problem::ReloadFault;
-pub use shared::{ConfigText, ProcessState, ReloadOutcome, ReloadRequest, Reloads, Shared};
+pub use shared::{ConfigInForce, ProcessState, ReloadOutcome, ReloadRequest, Reloads, Shared};
 pub use tokens::Tokens;
 
 use pages::Hosts;

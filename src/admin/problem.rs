@@ -99,11 +99,6 @@ impl Problem {
         Problem::new(StatusCode::TOO_MANY_REQUESTS, detail).with(RETRY_AFTER, seconds.into())
     }
 
-    /// The router adds `Allow`.
-    pub(super) fn method_not_allowed() -> Self {
-        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this path has no such method; see Allow")
-    }
-
     /// With every fault of what was to be put in force or tried.
     pub(super) fn with_faults(detail: &str, faults: Vec<ReloadFault>) -> Self {
         Problem { faults, ..Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail) }

@@ -1,18 +1,19 @@
-//! What all requests to the admin listener share: the gateway, the store, the tokens, the configuration's text.
+//! What all requests to the admin listener share: the gateway, the store, the tokens, the configuration.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
+use serde::Serialize;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
 use tokio::task::spawn_blocking;
+use utoipa::ToSchema;
 
 use super::MAX_CHANGES;
 use super::audit::AuditLog;
-use super::authorize::Attempts;
 use super::problem::{Problem, ReloadFault};
 use super::sessions::Sessions;
 use super::tokens::Tokens;
@@ -20,6 +21,7 @@ use super::traffic::Traffic;
 use crate::cluster::ClusterStatus;
 use crate::config::{Loaded, NO_STORE};
 use crate::gateway::Gateway;
+use crate::limits::Bucket;
 use crate::records::Records;
 use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
@@ -32,15 +34,17 @@ const MAX_RELOADS: usize = 20;
 pub struct ReloadRequest(pub oneshot::Sender<ReloadOutcome>);
 
 /// What became of a reload.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub struct ReloadOutcome {
     /// The sections and files that changed.
     pub changed: Vec<String>,
     /// The settings that take effect after a restart.
     pub after_restart: Vec<String>,
     /// The files that were rejected, each as a whole: `gateway.toml`, or the setting that names the file.
+    #[serde(skip)]
     pub rejected: Vec<&'static str>,
     /// Their faults.
+    #[serde(skip)]
     pub faults: Vec<ReloadFault>,
 }
 
@@ -64,86 +68,55 @@ impl ReloadOutcome {
     }
 }
 
-/// A reload of a file.
-#[derive(Clone, Debug)]
+/// What became of the reload of one file.
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct Reload {
     /// When it ended, in Unix seconds.
     pub(super) at: i64,
-    /// `gateway.toml`, or the setting that names the file.
+    /// `gateway.toml`, or the setting that names the file: `keys.file` or `server.tls`.
     pub(super) file: &'static str,
-    pub(super) outcome: ReloadOutcome,
-}
-
-/// The text of the configuration in force.
-#[derive(Clone, Debug)]
-pub struct ConfigText {
-    /// The configuration, for the places of its limits.
-    pub(super) loaded: Arc<Loaded>,
-    /// As `guildgate check` prints it.
-    pub(super) toml: String,
-    /// As the access log has it.
-    pub hash: String,
-    pub(super) path: Option<String>,
-    pub(super) warnings: Vec<String>,
-    /// The settings whose value in the text takes effect after a restart.
+    /// What changed.
+    pub(super) changed: Vec<String>,
+    /// The settings that take effect after a restart.
     pub(super) after_restart: Vec<String>,
+    /// Why the file was rejected as a whole; empty: it is in force.
+    pub(super) faults: Vec<ReloadFault>,
 }
 
-impl ConfigText {
-    pub fn new(loaded: Arc<Loaded>, after_restart: &[String]) -> Self {
-        let toml = loaded.toml();
-        ConfigText {
-            hash: loaded.config.hash.to_string(),
-            toml,
-            path: loaded.path.as_ref().map(|path| path.display().to_string()),
-            warnings: loaded.warnings.iter().map(ToString::to_string).collect(),
-            after_restart: after_restart.to_vec(),
-            loaded,
-        }
-    }
+/// The configuration in force.
+#[derive(Clone, Debug)]
+pub struct ConfigInForce {
+    pub loaded: Arc<Loaded>,
+    /// The settings whose value takes effect after a restart.
+    pub after_restart: Vec<String>,
 }
 
 /// How many reloads of `gateway.toml` were put in force or rejected, since when the configuration in force is, and what
 /// became of the last reloads of any file.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Reloads {
     pub accepted: AtomicU64,
     pub rejected: AtomicU64,
     /// Unix seconds.
     pub since: AtomicI64,
-    last: Mutex<VecDeque<Reload>>,
+    last: parking_lot::Mutex<VecDeque<Reload>>,
     /// The files whose last reload was rejected, each with its first fault.
-    rejected_files: Mutex<BTreeMap<&'static str, ReloadFault>>,
+    rejected_files: parking_lot::Mutex<BTreeMap<&'static str, ReloadFault>>,
 }
 
 impl Reloads {
-    fn new(unix: i64) -> Self {
-        let since = AtomicI64::new(unix);
-        Reloads {
-            accepted: AtomicU64::new(0),
-            rejected: AtomicU64::new(0),
-            since,
-            last: Mutex::default(),
-            rejected_files: Mutex::default(),
-        }
-    }
-
     /// A configuration is in force since `unix`.
     pub fn accept(&self, unix: i64) {
         self.accepted.fetch_add(1, Ordering::Relaxed);
         self.since.store(unix, Ordering::Relaxed);
     }
 
-    /// A configuration was rejected.
-    pub fn reject(&self) {
-        self.rejected.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Remembers what became of the reload of `file` at `unix`.
     pub fn record(&self, unix: i64, file: &'static str, outcome: &ReloadOutcome) {
         let mut last = self.last.lock();
         last.truncate(MAX_RELOADS - 1);
-        last.push_front(Reload { at: unix, file, outcome: outcome.clone() });
+        let ReloadOutcome { changed, after_restart, faults, .. } = outcome.clone();
+        last.push_front(Reload { at: unix, file, changed, after_restart, faults });
         match outcome.faults.first() {
             Some(fault) => drop(self.rejected_files.lock().insert(file, fault.clone())),
             None => self.replaced(file),
@@ -169,15 +142,15 @@ impl Reloads {
 /// What the process tells the admin listener while it runs.
 #[derive(Debug)]
 pub struct ProcessState {
-    pub config: RwLock<ConfigText>,
+    pub config: RwLock<ConfigInForce>,
     pub reloads: Reloads,
     is_draining: AtomicBool,
 }
 
 impl ProcessState {
     /// For a process that starts at `unix` (seconds).
-    pub fn new(config: ConfigText, unix: i64) -> Arc<Self> {
-        let reloads = Reloads::new(unix);
+    pub fn new(config: ConfigInForce, unix: i64) -> Arc<Self> {
+        let reloads = Reloads { since: unix.into(), ..Reloads::default() };
         Arc::new(ProcessState { config: RwLock::new(config), reloads, is_draining: AtomicBool::new(false) })
     }
 
@@ -193,7 +166,8 @@ pub struct Shared {
     pub(super) gateway: Arc<Gateway>,
     pub(super) process: Arc<ProcessState>,
     pub(super) tokens: Tokens,
-    pub(super) attempts: Attempts,
+    /// Attempts with a wrong token.
+    pub(super) attempts: Bucket,
     pub(super) metrics: Metrics,
     pub(super) audit: Option<Arc<AuditLog>>,
     /// `None`: a demo, which has nothing to reload.
@@ -202,9 +176,9 @@ pub struct Shared {
     pub(super) sessions: Sessions,
     pub(super) traffic: Traffic,
     /// For one replay of recorded decisions at a time, each on a thread of its own.
-    pub(super) replays: Arc<Semaphore>,
+    pub(super) replays: Arc<Mutex<()>>,
     /// For one piece of work over all keys at a time.
-    pub(super) key_scans: Arc<Semaphore>,
+    pub(super) key_scans: Arc<Mutex<()>>,
     /// The gateway's store, if it has one. The gateway hears of changes that are made here as of those of any other process.
     pub(super) store: Option<Arc<Store>>,
     /// A permit for each change under way, which goes on if its caller hangs up.
@@ -226,15 +200,15 @@ impl Shared {
             gateway,
             process,
             tokens,
-            attempts: Attempts::default(),
+            attempts: Bucket::default(),
             metrics,
             audit,
             reload,
             started: Instant::now(),
             sessions: Sessions::default(),
             traffic: Traffic::default(),
-            replays: Arc::new(Semaphore::new(1)),
-            key_scans: Arc::new(Semaphore::new(1)),
+            replays: Arc::default(),
+            key_scans: Arc::default(),
             store,
             changes: Arc::new(Semaphore::new(MAX_CHANGES)),
         }
@@ -246,21 +220,14 @@ impl Shared {
         self: &Arc<Self>,
         work: impl FnOnce(Arc<Shared>) -> W + Send + 'static,
     ) -> Result<T, Problem> {
-        let failed = "the keys could not be read; the log says why";
-        let one = self.key_scans.clone().acquire_owned().await;
-        let one = one.map_err(|_| Problem::unavailable(failed, 1))?;
+        let one = self.key_scans.clone().lock_owned().await;
         let (shared, runtime) = (self.clone(), Handle::current());
         let work = spawn_blocking(move || {
             let done = runtime.block_on(work(shared));
             drop(one); // not before the work has ended, although nobody may wait for it any more
             done
         });
-        work.await.unwrap_or_else(|_| Err(Problem::unavailable(failed, 1)))
-    }
-
-    /// The store, for guilds and the day's counts.
-    pub(super) fn store(&self) -> Result<&Store, Problem> {
-        self.store.as_deref().ok_or_else(|| Problem::conflict(NO_STORE))
+        work.await.unwrap_or_else(|_| Err(Problem::unavailable("the keys could not be read; the log says why", 1)))
     }
 
     /// The records of guilds.
@@ -272,7 +239,7 @@ impl Shared {
 
     /// The records of keys.
     pub(super) fn keys(&self) -> Result<Records, Problem> {
-        self.key_store()?;
+        self.gateway.state().config.must_store_keys().map_err(Problem::conflict)?;
         self.guilds()
     }
 
@@ -280,12 +247,6 @@ impl Shared {
     pub(super) fn members(&self) -> Result<Records, Problem> {
         self.gateway.state().config.must_store_members().map_err(Problem::conflict)?;
         self.guilds()
-    }
-
-    /// The store, for keys.
-    pub(super) fn key_store(&self) -> Result<&Store, Problem> {
-        self.gateway.state().config.must_store_keys().map_err(Problem::conflict)?;
-        self.store()
     }
 
     /// The nodes that share one Redis, if there is one, with what is wrong with Redis itself as the first warning.

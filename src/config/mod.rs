@@ -75,7 +75,7 @@ pub struct Loaded {
     /// Where in the file each setting stands.
     places: problem::Places,
     /// The values in force by their names in the file. No secret is in it.
-    in_force: toml::Table,
+    pub in_force: toml::Table,
 }
 
 // Two files that say the same in different places are equal.

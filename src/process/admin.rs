@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::ProcessError;
-use crate::admin::{AdminThread, AuditLog, ConfigText, ProcessState, ReloadRequest, Shared, Tokens};
+use crate::admin::{AdminThread, AuditLog, ConfigInForce, ProcessState, ReloadRequest, Shared, Tokens};
 use crate::clock::Clock;
 use crate::config::{Listen, Loaded};
 use crate::edge::{Audience, Listener, ListeningSocket};
@@ -32,7 +32,10 @@ impl AdminStartup {
         certificate: Option<Certificate>,
         inherited: &mut Vec<ListeningSocket>,
     ) -> Result<Self, ProcessError> {
-        let state = ProcessState::new(ConfigText::new(Arc::new(loaded.clone()), &[]), Clock::system().unix());
+        let state = ProcessState::new(
+            ConfigInForce { loaded: Arc::new(loaded.clone()), after_restart: Vec::new() },
+            Clock::system().unix(),
+        );
         let Some(listener) = &loaded.config.admin.listener else { return Ok(AdminStartup { listener: None, state }) };
         let (address, is_tls) = (Listen::Tcp(listener.address), certificate.is_some());
         let socket = match Listener::bind(Audience::Admins, &address, false, is_tls, inherited) {

@@ -32,7 +32,7 @@ impl Collector for ProcessMetrics {
         let encoder = &mut encoder;
         let version = [([("version", env!("CARGO_PKG_VERSION"))], 1.0)];
         gauges(encoder, "guildgate_build_info", "The version that runs", version)?;
-        let config = [([("hash", self.state.config.read().hash.clone())], 1.0)];
+        let config = [([("hash", self.state.config.read().loaded.config.hash.to_string())], 1.0)];
         gauges(
             encoder,
             "guildgate_config_info",

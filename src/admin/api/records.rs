@@ -200,7 +200,7 @@ async fn rotate_key(
 #[utoipa::path(post, path = "/api/keys/{id}/reset-day", operation_id = "resetDay", responses((status = 204)))]
 async fn reset_day(State(shared): At, Ids(id): Ids<String>) -> Removed {
     let is_known = !shared.gateway.usage_of(|key| **key == *id).is_empty();
-    shared.store()?.reset_day(&id, is_known).await?;
+    shared.guilds()?.store.reset_day(&id, is_known).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -13,8 +13,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::admin::extract::OptionalBody;
-use crate::admin::problem::{Problem, ReloadFault};
-use crate::admin::shared::{Reload, ReloadOutcome, ReloadRequest, Shared};
+use crate::admin::problem::Problem;
+use crate::admin::shared::{ConfigInForce, Reload, ReloadOutcome, ReloadRequest, Shared};
 use crate::cluster::ClusterStatus;
 use crate::config::{Rate, Tier};
 use crate::gateway::PurgeError;
@@ -61,22 +61,7 @@ struct Config {
     /// The settings of the text that take effect after a restart.
     after_restart: Vec<String>,
     /// The last 20 reloads of any file since the start, the latest first.
-    reloads: Vec<ReloadRow>,
-}
-
-/// What became of the reload of one file.
-#[derive(Debug, Serialize, ToSchema)]
-struct ReloadRow {
-    /// When it ended, in Unix seconds.
-    at: i64,
-    /// `gateway.toml`, or the setting that names the file: `keys.file` or `server.tls`.
-    file: &'static str,
-    /// What changed.
-    changed: Vec<String>,
-    /// The settings that take effect after a restart.
-    after_restart: Vec<String>,
-    /// Why the file was rejected as a whole; empty: it is in force.
-    faults: Vec<ReloadFault>,
+    reloads: Vec<Reload>,
 }
 
 /// The limits in force.
@@ -119,15 +104,6 @@ struct Purge {
     member: Option<MemberId>,
 }
 
-/// What a reload changed.
-#[derive(Debug, Serialize, ToSchema)]
-struct Reloaded {
-    /// The sections and files that changed.
-    changed: Vec<String>,
-    /// The settings that take effect after a restart.
-    after_restart: Vec<String>,
-}
-
 impl From<Rate> for RateRow {
     fn from(rate: Rate) -> Self {
         RateRow { per_second: rate.per_second().parse().unwrap_or_default(), burst: rate.burst.get() }
@@ -155,7 +131,7 @@ async fn status(State(shared): State<Arc<Shared>>) -> Json<Status> {
         version: env!("CARGO_PKG_VERSION"),
         uptime_s: shared.started.elapsed().as_secs(),
         pid: std::process::id(),
-        config_hash: shared.process.config.read().hash.clone(),
+        config_hash: shared.process.config.read().loaded.config.hash.to_string(),
         ready: reasons.is_empty(),
         reasons,
         store: shared.store.as_ref().map(|store| store.location().to_owned()),
@@ -166,14 +142,15 @@ async fn status(State(shared): State<Arc<Shared>>) -> Json<Status> {
 /// Shows the configuration in force.
 #[utoipa::path(get, path = "/api/config", operation_id = "getConfig", responses((status = 200, body = Config)))]
 async fn config(State(shared): State<Arc<Shared>>) -> Json<Config> {
-    let text = shared.process.config.read().clone();
-    let (toml, hash, path) = (text.toml, text.hash, text.path);
-    let reloads = shared.process.reloads.last().into_iter().map(|Reload { at, file, outcome }| {
-        let ReloadOutcome { changed, after_restart, faults, .. } = outcome;
-        ReloadRow { at, file, changed, after_restart, faults }
-    });
-    let reloads = reloads.collect();
-    Json(Config { toml, hash, path, warnings: text.warnings, after_restart: text.after_restart, reloads })
+    let ConfigInForce { loaded, after_restart } = shared.process.config.read().clone();
+    Json(Config {
+        toml: loaded.toml(),
+        hash: loaded.config.hash.to_string(),
+        path: loaded.path.as_ref().map(|path| path.display().to_string()),
+        warnings: loaded.warnings.iter().map(ToString::to_string).collect(),
+        after_restart,
+        reloads: shared.process.reloads.last(),
+    })
 }
 
 /// Shows the nodes that share one Redis, how far they hear each other, and whether their configurations differ.
@@ -212,9 +189,9 @@ async fn purge(
 
 /// Loads gateway.toml, the key file and the TLS pair again, each as a whole or not at all.
 #[utoipa::path(post, path = "/api/reload", operation_id = "reload",
-    responses((status = 200, body = Reloaded),
+    responses((status = 200, body = ReloadOutcome),
         (status = 422, content_type = "application/problem+json", body = Problem)))]
-async fn reload(State(shared): State<Arc<Shared>>) -> Result<Json<Reloaded>, Problem> {
+async fn reload(State(shared): State<Arc<Shared>>) -> Result<Json<ReloadOutcome>, Problem> {
     let Some(requests) = &shared.reload else {
         return Err(Problem::conflict("a demo has nothing to reload: its configuration is its own"));
     };
@@ -222,10 +199,10 @@ async fn reload(State(shared): State<Arc<Shared>>) -> Result<Json<Reloaded>, Pro
     let busy = "other reloads are under way";
     requests.try_send(ReloadRequest(answer)).map_err(|_| Problem::unavailable(busy, 1))?;
     let outcome = answered.await.map_err(|_| Problem::unavailable("the process is ending", 1))?;
-    let ReloadOutcome { changed, after_restart, rejected, faults } = outcome;
-    if faults.is_empty() {
-        return Ok(Json(Reloaded { changed, after_restart }));
+    if outcome.faults.is_empty() {
+        return Ok(Json(outcome));
     }
+    let ReloadOutcome { changed, rejected, faults, .. } = outcome;
     let changed =
         if changed.is_empty() { "nothing was changed".to_owned() } else { format!("changed: {}", changed.join(", ")) };
     let verb = if rejected.len() == 1 { "was" } else { "were" };

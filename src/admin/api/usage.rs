@@ -11,7 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::admin::extract::{Ids, PageLimit, Params, part_of};
+use crate::admin::extract::{Ids, PageLimit, Params};
 use crate::admin::problem::Problem;
 use crate::admin::shared::Shared;
 use crate::config::Rate;
@@ -116,10 +116,10 @@ impl UsageRow {
 async fn list(State(shared): State<Arc<Shared>>, Params(params): Params<ListParams>) -> Result<Json<Usage>, Problem> {
     let limit = params.limit.get();
     let list = async move |shared: Arc<Shared>| {
-        let used = shared.gateway.used_keys();
+        let mut used = shared.gateway.used_keys();
+        used.sort_by_cached_key(|(requests, key)| (Reverse(*requests), key.id.clone()));
         let keys = used.len();
-        let first = part_of(used, 0..limit, |(requests, key)| (Reverse(*requests), key.id.clone()));
-        let items = first.into_iter().map(|(_, key)| UsageRow::new(&shared.gateway.usage(key))).collect();
+        let items = used.into_iter().take(limit).map(|(_, key)| UsageRow::new(&shared.gateway.usage(key))).collect();
         Ok(Json(Usage { items, keys }))
     };
     shared.over_all_keys(list).await

@@ -83,8 +83,8 @@ async fn purge_form(visit: &Visit, refused: &Refused) -> Markup {
 
 /// The first guilds of the store, to choose from; none if there is no store or it is away.
 async fn guilds(visit: &Visit) -> Vec<GuildRecord> {
-    let Ok(store) = visit.shared().store() else { return Vec::new() };
-    store.guilds_page(None, MAX_CHOICES).await.unwrap_or_default()
+    let Ok(records) = visit.shared().guilds() else { return Vec::new() };
+    records.store.guilds_page(None, MAX_CHOICES).await.unwrap_or_default()
 }
 
 fn size_of(bytes: u64) -> String {

@@ -15,7 +15,7 @@ use toml::{Table, Value as Setting};
 use super::layout::Heading;
 use super::{Pages, Visit, layout};
 use crate::admin::problem::Problem;
-use crate::admin::shared::Reload;
+use crate::admin::shared::{ConfigInForce, Reload};
 use crate::config::load_str;
 use crate::model::date_of;
 
@@ -52,8 +52,8 @@ async fn reload(Extension(visit): Extension<Visit>) -> Response {
 
 fn page(visit: &Visit, outcome: Markup) -> Markup {
     let process = &visit.shared().process;
-    let text = process.config.read().clone();
-    let different = differences(&text.toml);
+    let ConfigInForce { loaded, after_restart } = process.config.read().clone();
+    let different = differences(&loaded.in_force);
     let count = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
     let rows = html! {
         @for (setting, value, default) in &different {
@@ -67,19 +67,19 @@ fn page(visit: &Visit, outcome: Markup) -> Markup {
     let content = html! {
         (outcome)
         p {
-            @match &text.path { Some(path) => { "It is read from " code { (path) } "." }, None => { "There is no file; these are the defaults." } }
+            @match &loaded.path { Some(path) => { "It is read from " code { (path.display()) } "." }, None => { "There is no file; these are the defaults." } }
             " In force since " (date_of(process.reloads.since.load(Ordering::Relaxed))) ". Reloads of it: "
             (count(&process.reloads.accepted)) " put in force, " (count(&process.reloads.rejected)) " rejected."
         }
-        @if !text.after_restart.is_empty() {
-            p.alert { "These take effect after a restart: " (text.after_restart.join(", ")) "." }
+        @if !after_restart.is_empty() {
+            p.alert { "These take effect after a restart: " (after_restart.join(", ")) "." }
         }
         @if visit.shared().reload.is_none() {
             p { "This is a demo: its listeners, store, keys and admin token are its own, and it reloads nothing." }
         }
-        @if !text.warnings.is_empty() {
+        @if !loaded.warnings.is_empty() {
             h2 { "Warnings" }
-            ul { @for warning in &text.warnings { li { (warning) } } }
+            ul { @for warning in &loaded.warnings { li { (warning) } } }
         }
         @if visit.may_change() && visit.shared().reload.is_some() {
             form method="post" action="/configuration/reload" {
@@ -91,7 +91,7 @@ fn page(visit: &Visit, outcome: Markup) -> Markup {
         @if different.is_empty() { p { "Nothing." } }
         @else { (layout::table("Settings that differ from the default", &["Setting", "Value", "Default"].map(Heading::Text), rows)) }
         h2 #in-force { "In force" }
-        pre tabindex="0" role="region" aria-labelledby="in-force" { code { (text.toml) } }
+        pre tabindex="0" role="region" aria-labelledby="in-force" { code { (loaded.toml()) } }
     };
     layout::page(visit, "Configuration", "/configuration", content)
 }
@@ -99,19 +99,19 @@ fn page(visit: &Visit, outcome: Markup) -> Markup {
 /// The last reloads of any file, the latest first.
 fn last_reloads(reloads: &[Reload]) -> Markup {
     let rows = html! {
-        @for Reload { at, file, outcome } in reloads {
+        @for Reload { at, file, changed, after_restart, faults } in reloads {
             tr {
                 th.nowrap scope="row" { (date_of(*at)) }
                 td { code { (file) } }
-                @if outcome.faults.is_empty() {
+                @if faults.is_empty() {
                     td {
-                        @if outcome.changed.is_empty() { "nothing changed" } @else { "changed: " (outcome.changed.join(", ")) }
-                        @if !outcome.after_restart.is_empty() {
-                            "; after a restart: " (outcome.after_restart.join(", "))
+                        @if changed.is_empty() { "nothing changed" } @else { "changed: " (changed.join(", ")) }
+                        @if !after_restart.is_empty() {
+                            "; after a restart: " (after_restart.join(", "))
                         }
                     }
                 } @else {
-                    td { "rejected" (layout::faults(&outcome.faults)) }
+                    td { "rejected" (layout::faults(faults)) }
                 }
             }
         }
@@ -130,22 +130,17 @@ const OTHER_KINDS: &str = r#"
     limits.tiers.other = {}
 "#;
 
-/// The settings of `toml` that differ from the default: name, value, and the default, if there is one.
-fn differences(toml: &str) -> Vec<(String, String, Option<String>)> {
-    let leaves = |toml: &str| {
-        let mut leaves = Vec::new();
-        add_leaves(&mut leaves, "", &toml.parse::<Table>().unwrap_or_default());
-        leaves
-    };
+/// The settings of `in_force` that differ from the default: name, value, and the default, if there is one.
+fn differences(in_force: &Table) -> Vec<(String, String, Option<String>)> {
     let defaults_beside = |text: &str| {
         let loaded = load_str(text, std::path::Path::new(""), "").ok();
-        let values = loaded.as_ref().map(|loaded| leaves(&loaded.toml())).unwrap_or_default();
+        let values = loaded.as_ref().map(|loaded| leaves(&loaded.in_force)).unwrap_or_default();
         values.into_iter().filter(move |(setting, _)| !loaded.as_ref().is_some_and(|loaded| loaded.is_given(setting)))
     };
     let defaults: Vec<_> = defaults_beside("").chain(defaults_beside(OTHER_KINDS)).collect();
     let default_of = |setting: &str| defaults.iter().find(|(of, _)| of == setting).map(|(_, value)| value.clone());
     let default_of = |setting: &str| default_of(setting).or_else(|| default_of(&of_other_tier(setting)?));
-    let values = leaves(toml).into_iter().map(|(setting, value)| (default_of(&setting), setting, value));
+    let values = leaves(in_force).into_iter().map(|(setting, value)| (default_of(&setting), setting, value));
     values
         .filter(|(default, _, value)| default.as_ref() != Some(value))
         .map(|(default, setting, value)| (setting, value, default))
@@ -158,14 +153,13 @@ fn of_other_tier(setting: &str) -> Option<String> {
     Some(format!("limits.tiers.other.{limit}"))
 }
 
-fn add_leaves(leaves: &mut Vec<(String, String)>, above: &str, table: &Table) {
-    for (name, value) in table {
-        let path = if above.is_empty() { name.clone() } else { format!("{above}.{name}") };
-        match value {
-            Setting::Table(table) => add_leaves(leaves, &path, table),
-            value => leaves.push((path, value.to_string())),
-        }
-    }
+/// The settings of a table, by their whole names.
+fn leaves(table: &Table) -> Vec<(String, String)> {
+    let leaf = |(name, value): (&String, &Setting)| match value {
+        Setting::Table(below) => leaves(below).into_iter().map(|(of, value)| (format!("{name}.{of}"), value)).collect(),
+        value => vec![(name.clone(), value.to_string())],
+    };
+    table.iter().flat_map(leaf).collect()
 }
 
 #[cfg(test)]
@@ -174,7 +168,7 @@ mod tests {
 
     #[test]
     fn only_what_differs_from_the_default_is_named() {
-        let loaded = |text: &str| load_str(text, std::path::Path::new(""), "").unwrap().toml();
+        let loaded = |text: &str| load_str(text, std::path::Path::new(""), "").unwrap().in_force;
         assert_eq!(
             differences(&loaded("server.threads = 7")),
             [("server.threads".to_owned(), "7".to_owned(), default_threads())]
@@ -189,7 +183,7 @@ mod tests {
             limits.tiers.standard = {}
             limits.tiers.gold = { burst = 7, daily = 1000 }
         "#;
-        let mut found = differences(&load_str(toml, std::path::Path::new(""), "").unwrap().toml());
+        let mut found = differences(&load_str(toml, std::path::Path::new(""), "").unwrap().in_force);
         found.sort();
         let found: Vec<_> = found.iter().map(|(s, value, default)| (&**s, &**value, default.as_deref())).collect();
         assert_eq!(

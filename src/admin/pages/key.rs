@@ -10,7 +10,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::keys::{burst_used, levels, meter, refusals, revoked, scope_choice, secret_page, tier_choice};
+use super::keys::{burst_used, levels, meter, refusals, scope_choice, secret_page, tier_choice};
 use super::layout::Heading::{Number, Text};
 use super::{Fields, Pages, Refused, Visit, in_path, layout};
 use crate::admin::extract::{Ids, Params};
@@ -59,8 +59,8 @@ async fn refuse(
 
 async fn page(visit: &Visit, id: &str, done: Option<&str>, refused: &Refused) -> Result<Markup, Problem> {
     let shared = visit.shared();
-    let record = match shared.key_store() {
-        Ok(store) => store.key(id).await?,
+    let record = match shared.keys() {
+        Ok(records) => records.store.key(id).await?,
         Err(_) => None,
     };
     let usage = shared.gateway.usage_of(|of| **of == *id).into_iter().next();
@@ -231,7 +231,7 @@ async fn revoke(
     }
     let path = format!("/api/keys/{}", in_path(&id));
     visit.api(Method::DELETE, &path, Value::Null).await?;
-    Ok(revoked().into_response())
+    Ok(Redirect::to("/keys?done=revoked").into_response())
 }
 
 async fn reset_day(Extension(visit): Extension<Visit>, Ids(id): Ids<String>) -> Result<Redirect, Problem> {

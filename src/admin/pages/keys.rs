@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::http::Method;
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
 use maud::{Markup, html};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::layout::Heading;
 use super::{Fields, Pages, Refused, Visit, in_path, layout};
-use crate::admin::extract::{Params, part_of};
+use crate::admin::extract::Params;
 use crate::admin::problem::Problem;
 use crate::admin::shared::Shared;
 use crate::config::Rate;
@@ -22,6 +22,7 @@ use crate::gateway::KeyUsage;
 use crate::keys::Key;
 use crate::limits::{ActivityCounts, KeyLevels, Level};
 use crate::model::{GuildId, KeyId, Limit, date_of};
+use crate::records::Records;
 use crate::store::{GuildRecord, KeyRecord};
 
 const HEADINGS: [Heading; 9] = [
@@ -65,13 +66,6 @@ struct Row {
     used: Option<(u32, Arc<Key>)>,
 }
 
-/// The keys and guilds of the store.
-#[derive(Default)]
-pub(super) struct Stored {
-    pub(super) keys: Vec<KeyRecord>,
-    pub(super) guilds: Vec<GuildRecord>,
-}
-
 /// A page of keys.
 struct Found {
     /// How many keys there are on all pages.
@@ -85,8 +79,8 @@ struct Found {
 
 impl Row {
     /// `text` is in lower case.
-    fn contains(&self, text: &str, guild_name: &str) -> bool {
-        let fields = [&*self.id, &self.name, self.guild.as_str(), guild_name];
+    fn contains(&self, text: &str) -> bool {
+        let fields = [&*self.id, &self.name, self.guild.as_str(), &self.guild_name];
         fields.iter().any(|field| field.to_lowercase().contains(text))
     }
 
@@ -96,48 +90,41 @@ impl Row {
 }
 
 /// What the store has of keys and guilds; without a store, nothing.
-pub(super) async fn stored(shared: &Shared) -> Result<Stored, Problem> {
-    let Ok(store) = shared.store() else { return Ok(Stored::default()) };
-    let keys = match shared.key_store() {
-        Ok(store) => store.keys().await?,
-        Err(_) => Vec::new(),
-    };
-    Ok(Stored { keys, guilds: store.guilds().await? })
+pub(super) async fn stored(shared: &Shared) -> Result<(Vec<KeyRecord>, Vec<GuildRecord>), Problem> {
+    let Ok(Records { store, .. }) = shared.guilds() else { return Ok(Default::default()) };
+    let keys = if shared.keys().is_ok() { store.keys().await? } else { Vec::new() };
+    Ok((keys, store.guilds().await?))
 }
 
 /// A page of those keys of the store, and of those that were used on the last day, that have the text `q`; those with
 /// the most requests first.
 async fn find(shared: &Shared, q: &str, page: usize) -> Result<Found, Problem> {
-    let Stored { keys, guilds } = stored(shared).await?;
+    let (keys, mut guilds) = stored(shared).await?;
     let names: HashMap<&GuildId, &str> = guilds.iter().map(|guild| (&guild.id, guild.name.as_str())).collect();
+    let name_of = |guild: &GuildId| names.get(guild).copied().unwrap_or_default().to_owned();
     let used = shared.gateway.used_keys().into_iter().map(|(requests, key)| (key.id.clone(), (requests, key)));
     let mut used: HashMap<KeyId, (u32, Arc<Key>)> = used.collect();
-    let mut rows: Vec<Row> = keys
-        .into_iter()
-        .map(|KeyRecord { id, name, guild, tier, last_used, .. }| {
-            let used = used.remove(&id);
-            Row { id, name, guild, guild_name: String::new(), tier, last_used, used }
-        })
-        .collect();
+    let stored = keys.into_iter().map(|KeyRecord { id, name, guild, tier, last_used, .. }| {
+        let (used, guild_name) = (used.remove(&id), name_of(&guild));
+        Row { id, name, guild, guild_name, tier, last_used, used }
+    });
+    let mut rows: Vec<Row> = stored.collect();
     rows.extend(used.into_values().map(|(requests, key)| Row {
         id: key.id.clone(),
         name: String::new(),
         guild: key.guild.id.clone(),
-        guild_name: String::new(),
+        guild_name: name_of(&key.guild.id),
         tier: Some(key.policy.tier().name.clone()),
         last_used: None,
         used: Some((requests, key)),
     }));
-    let name_of = |guild: &GuildId| names.get(guild).copied().unwrap_or_default();
     let q = q.to_lowercase();
-    if !q.is_empty() {
-        rows.retain(|row| row.contains(&q, name_of(&row.guild)));
-    }
+    rows.retain(|row| q.is_empty() || row.contains(&q));
+    rows.sort_by_cached_key(|row| (Reverse(row.requests()), row.id.clone()));
     let (count, pages) = (rows.len(), rows.len().div_ceil(PAGE).max(1));
     let page = page.clamp(1, pages);
-    let mut rows = part_of(rows, (page - 1) * PAGE..page * PAGE, |row| (Reverse(row.requests()), row.id.clone()));
-    rows.iter_mut().for_each(|row| name_of(&row.guild).clone_into(&mut row.guild_name));
-    let guilds = if guilds.len() > PAGE { guilds[..PAGE].to_vec() } else { guilds };
+    let rows = rows.into_iter().skip((page - 1) * PAGE).take(PAGE).collect();
+    guilds.truncate(PAGE);
     Ok(Found { count, page, pages, rows, guilds })
 }
 
@@ -172,7 +159,7 @@ async fn page(visit: &Visit, search: &Search, refused: &Refused) -> Result<Marku
             }
         }
         @if visit.may_change() {
-            @match visit.shared().key_store() {
+            @match visit.shared().keys() {
                 Ok(_) => (create_form(visit, &guilds, refused)),
                 Err(problem) => p { (problem.detail) "." },
             }
@@ -333,9 +320,4 @@ pub(super) fn secret_page(visit: &Visit, title: &str, issued: &Value) -> Markup 
         p { a href=(format!("/keys/{}", in_path(&text("id")))) { "To the key" } " · " a href="/keys" { "To all keys" } }
     };
     layout::page(visit, title, "/keys", content)
-}
-
-/// Where a page of keys says what was done.
-pub(super) fn revoked() -> Redirect {
-    Redirect::to("/keys?done=revoked")
 }

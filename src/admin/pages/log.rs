@@ -100,18 +100,16 @@ async fn look_up(shared: &Arc<Shared>, ids: HashSet<KeyId>) -> Result<HashMap<Ke
             found.map(|KeyUsage { key, .. }| (key.id.clone(), found_key("", &key.guild.id))).collect()
         }
         Keys::Store => {
+            let store = shared.keys()?.store;
             let (mut found, mut failure) = (HashMap::new(), None::<String>);
             for id in ids {
-                // A store that is away is waited for once.
-                let key = match (&failure, shared.key_store()) {
-                    (Some(why), _) => Err(why.clone()),
-                    (None, Ok(store)) => store.key(&id).await.map_err(|error| error.to_string()),
-                    (None, Err(problem)) => Err(problem.detail),
-                };
-                let lookup = match key {
-                    Ok(Some(key)) => found_key(&key.name, &key.guild),
-                    Ok(None) => KeyLookup::NotListed,
-                    Err(why) => KeyLookup::Failed(failure.insert(why).clone()),
+                let lookup = match &failure {
+                    Some(why) => KeyLookup::Failed(why.clone()), // a store that is away is waited for once
+                    None => match store.key(&id).await {
+                        Ok(Some(key)) => found_key(&key.name, &key.guild),
+                        Ok(None) => KeyLookup::NotListed,
+                        Err(error) => KeyLookup::Failed(failure.insert(error.to_string()).clone()),
+                    },
                 };
                 found.insert(id, lookup);
             }

@@ -43,10 +43,11 @@ async fn show(Extension(visit): Extension<Visit>, RawQuery(query): RawQuery) -> 
 fn content(shared: &Shared) -> Markup {
     let samples = shared.traffic.samples(&shared.gateway);
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else { return html! {} };
+    let recent = samples.iter().rev().find(|sample| last.at.since(sample.at) >= NOW).unwrap_or(first);
     html! {
-        (wrong(shared, before(&samples, last, NOW).unwrap_or(first), last))
-        (tiles(shared, &samples, first, last))
-        (requests(&samples, first, last))
+        (wrong(shared, recent, last))
+        (tiles(shared, recent, first, last))
+        (requests(&samples, recent, first, last))
         (latency(first, last))
         (upstreams(shared))
         (nodes(shared))
@@ -99,13 +100,7 @@ fn failing_requests(recent: &Sample, last: &Sample) -> Option<String> {
     })
 }
 
-/// The sample that is at least so long before the last one, or the first.
-fn before<'s>(samples: &'s [Sample], last: &Sample, by: Duration) -> Option<&'s Sample> {
-    samples.iter().rev().find(|sample| last.at.since(sample.at) >= by).or(samples.first())
-}
-
-fn tiles(shared: &Shared, samples: &[Sample], first: &Sample, last: &Sample) -> Markup {
-    let recent = before(samples, last, NOW).unwrap_or(first);
+fn tiles(shared: &Shared, recent: &Sample, first: &Sample, last: &Sample) -> Markup {
     let ok = |totals: &RequestTotals| totals.by_code[0];
     let refused = |totals: &RequestTotals| totals.by_code[1..].iter().sum();
     let store = match (&shared.store, shared.gateway.follower.fault()) {
@@ -176,7 +171,7 @@ const fn color_of(code: usize) -> usize {
 const SHARED_COLOR: usize = plot::MAX_LINES - 1;
 
 /// Requests by outcome: a row for each, and a line for each color.
-fn requests(samples: &[Sample], first: &Sample, last: &Sample) -> Markup {
+fn requests(samples: &[Sample], recent: &Sample, first: &Sample, last: &Sample) -> Markup {
     let mut codes: Vec<(usize, u64)> =
         (0..last.totals.by_code.len()).map(|code| (code, grown(first, last, |totals| totals.by_code[code]))).collect();
     codes.retain(|(code, n)| *code == 0 || *n > 0);
@@ -184,7 +179,6 @@ fn requests(samples: &[Sample], first: &Sample, last: &Sample) -> Markup {
     let has = |color: usize| codes.iter().any(|(code, _)| color_of(*code) == color);
     let lines = (0..plot::MAX_LINES).filter(|color| has(*color));
     let lines: Vec<_> = lines.map(|color| (color, line(samples, last.at, color))).collect();
-    let recent = before(samples, last, NOW).unwrap_or(first);
     let rows = html! {
         @for (code, n) in &codes {
             tr {

@@ -23,7 +23,7 @@ use super::{Pages, Visit, in_path, layout};
 use crate::admin::extract::Params;
 use crate::admin::problem::{Problem, ReloadFault};
 use crate::admin::shared::Shared;
-use crate::config::{Limits, Rate, Tier, load_str};
+use crate::config::{Limits, Tier, load_str};
 use crate::limits::OverLimitCounts;
 use crate::model::{KeyId, Limit};
 use crate::planning::{Plan, PlannedKey, ReadError, RecordFiles};
@@ -59,12 +59,14 @@ async fn show(Extension(visit): Extension<Visit>, Params(query): Params<Query>) 
     let state = visit.shared().gateway.state().clone();
     let limits = &state.config.limits;
     let tier = limits.tier(query.tier.as_deref()).clone();
-    let rate = query.rate.clone();
-    let rate = rate.unwrap_or_else(|| typed_rate(tiers_in_force(visit.shared()).get(&tier.name), tier.main));
+    let in_force = limits_in_force(visit.shared());
+    let tiers = in_force.get("tiers");
+    let rate = query.rate.as_deref();
+    let rate = rate.unwrap_or_else(|| typed_rate(tiers.and_then(|tiers| tiers.get(&tier.name)))).trim();
     let burst = query.burst.clone().unwrap_or_else(|| tier.main.burst.to_string());
     let outcome = match (&query.rate, &query.burst) {
         (None, None) => Ok(html! {}),
-        _ => tried(&visit, &tier.name, rate.trim(), burst.trim()).await,
+        _ => tried(&visit, &tier.name, rate, burst.trim()).await,
     };
     let status = outcome.as_ref().map_or_else(Problem::status, |_| StatusCode::OK);
     let content = html! {
@@ -72,7 +74,7 @@ async fn show(Extension(visit): Extension<Visit>, Params(query): Params<Query>) 
         (tier_links(limits, &tier.name))
         form.card method="get" action="/tuning" {
             input type="hidden" name="tier" value=(tier.name);
-            (layout::text_field("rate", "Rate", &rate, "Requests of a key over time, such as 20/s or 600/m."))
+            (layout::text_field("rate", "Rate", rate, "Requests of a key over time, such as 20/s or 600/m."))
             (layout::text_field("burst", "Burst", &burst, "Requests at once."))
             button.primary { "Try" }
         }
@@ -80,26 +82,20 @@ async fn show(Extension(visit): Extension<Visit>, Params(query): Params<Query>) 
             Ok(outcome) => (outcome),
             Err(problem) => { div.alert role="alert" { (problem.detail) (layout::faults(&problem.faults)) } },
         }
-        (now(&visit, limits))
+        (now(&visit, limits, tiers))
     };
     Ok((status, layout::page(&visit, "Tuning", "/tuning", content)).into_response())
 }
 
 /// `limits` as the configuration has it.
 fn limits_in_force(shared: &Shared) -> Table {
-    let in_force: Table = shared.process.config.read().toml.parse().unwrap_or_default(); // it was written as TOML
-    in_force.get("limits").and_then(Value::as_table).cloned().unwrap_or_default()
+    let config = shared.process.config.read();
+    config.loaded.in_force.get("limits").and_then(Value::as_table).cloned().unwrap_or_default()
 }
 
-/// `limits.tiers` as the configuration has it.
-fn tiers_in_force(shared: &Shared) -> Table {
-    limits_in_force(shared).get("tiers").and_then(Value::as_table).cloned().unwrap_or_default()
-}
-
-/// The rate of a tier or a candidate as the configuration has it.
-fn typed_rate(limit: Option<&Value>, rate: Rate) -> String {
-    let typed = limit.and_then(|limit| limit.get("rate")?.as_str());
-    typed.map_or_else(|| format!("{}/s", rate.per_second()), str::to_owned)
+/// The rate of a tier, or of its candidate, as the configuration has it.
+fn typed_rate(limit: Option<&Value>) -> &str {
+    limit.and_then(|limit| limit.get("rate")?.as_str()).unwrap_or_default()
 }
 
 fn tier_links(limits: &Limits, current: &str) -> Markup {
@@ -122,7 +118,7 @@ async fn tried(visit: &Visit, tier: &str, rate: &str, burst: &str) -> Result<Mar
     let shared = visit.shared();
     let Trial { limits, lines } = trial(shared, tier, rate, burst)?;
     let names = async move |shared: Arc<Shared>| {
-        Ok(stored(&shared).await?.keys.into_iter().map(|key| (key.id, key.name)).collect())
+        Ok(stored(&shared).await?.0.into_iter().map(|key| (key.id, key.name)).collect())
     };
     let names = visit.pages.shared.over_all_keys(names).await?;
     let plan = replay(shared, limits, names).await?;
@@ -193,7 +189,7 @@ async fn replay(shared: &Shared, limits: Limits, names: HashMap<KeyId, String>) 
             "No decisions are recorded. Set log.decisions, restart, and come back when there was traffic.",
         )
     })?;
-    let one = shared.replays.clone().try_acquire_owned();
+    let one = shared.replays.clone().try_lock_owned();
     let one = one.map_err(|_| Problem::unavailable("Another trial is under way; try again.", 5))?;
     let (answer, answered) = oneshot::channel();
     let work = move || {
@@ -218,21 +214,20 @@ async fn replay(shared: &Shared, limits: Limits, names: HashMap<KeyId, String>) 
 }
 
 /// The tiers in force, with how often each limit was exceeded.
-fn now(visit: &Visit, limits: &Limits) -> Markup {
+fn now(visit: &Visit, limits: &Limits, in_force: Option<&Value>) -> Markup {
     let counts: HashMap<String, OverLimitCounts> = visit.shared().gateway.over_limits().into_iter().collect();
-    let tiers = tiers_in_force(visit.shared());
+    let in_force = |tier: &Tier| in_force?.get(&tier.name);
     let over = |tier: &Tier, limit: Limit| counts.get(&tier.name).map_or(0, |counts| counts.over[limit.index()]);
     let rows = html! {
         @for tier in &limits.tiers {
             tr {
                 th scope="row" { (tier.name) }
-                td.nowrap { (typed_rate(tiers.get(&tier.name), tier.main)) ", " (tier.main.burst) " at once" }
+                td.nowrap { (typed_rate(in_force(tier))) ", " (tier.main.burst) " at once" }
                 @for limit in Limit::ALL { td.number { (over(tier, limit)) } }
                 td.nowrap {
                     @match tier.candidate {
                         Some(rate) => {
-                            (typed_rate(tiers.get(&tier.name).and_then(|tier| tier.get("candidate")), rate))
-                            ", " (rate.burst) " at once"
+                            (typed_rate(in_force(tier).and_then(|tier| tier.get("candidate")))) ", " (rate.burst) " at once"
                         },
                         None => "–",
                     }

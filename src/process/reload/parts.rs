@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::prepare::{Needs, Prepared};
 use super::{InForce, Part, PartState, Reloader, on_thread};
-use crate::admin::{ConfigText, ReloadFault, ReloadOutcome};
+use crate::admin::{ConfigInForce, ReloadFault, ReloadOutcome};
 use crate::config::{self, Config, LoadError, Loaded};
 use crate::gateway::{KeyFile, KeySource, NewKeys, State};
 use crate::keys::{KeyFileError, read_key_file};
@@ -181,7 +181,7 @@ impl Reloader {
         loaded.config.limits.shadow_warning().inspect(|warning| tracing::warn!("{warning}"));
         let (file, has_file) = (self.in_force.file.clone(), loaded.path.is_some());
         self.in_force = InForce { file, has_file, warnings: loaded.warnings.clone() };
-        *self.admin.config.write() = ConfigText::new(Arc::new(loaded), after_restart);
+        *self.admin.config.write() = ConfigInForce { loaded: Arc::new(loaded), after_restart: after_restart.to_vec() };
         self.admin.reloads.accept(self.gateway.clock().unix());
     }
 }

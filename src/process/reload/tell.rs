@@ -1,5 +1,7 @@
 //! Tells what became of a part: in the log, to admins, and to those who asked for the reload.
 
+use std::sync::atomic::Ordering;
+
 use super::parts::Outcome;
 use super::{Part, PartState, Reloader};
 use crate::admin::{ReloadFault, ReloadOutcome};
@@ -21,7 +23,7 @@ impl Reloader {
             Err(faults) => {
                 log_rejected(part, &file, &faults);
                 if part == Part::Config {
-                    self.admin.reloads.reject();
+                    self.admin.reloads.rejected.fetch_add(1, Ordering::Relaxed);
                 }
                 (ReloadOutcome::rejected(part.name(), faults.clone()), faults)
             }
