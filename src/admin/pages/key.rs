@@ -77,7 +77,11 @@ async fn page(visit: &Visit, id: &str, done: Option<&str>, refused: &Refused) ->
         @if let Some(usage) = &usage { (use_of(usage)) }
         @else { p { "The key is not in force here yet, or has ended." } }
         @if visit.may_change() {
-            @if usage.as_ref().is_some_and(|usage| usage.levels.daily.is_some()) { (reset_form(id)) }
+            @if usage.as_ref().is_some_and(|usage| usage.levels.daily.is_some()) {
+                form method="post" action=(format!("/keys/{}/reset-day", in_path(id))) {
+                    button { "Give the key its whole day back" }
+                }
+            }
             @if let Some(record) = &record { (change_forms(visit, record, refused)) }
         }
     };
@@ -144,7 +148,7 @@ fn change_forms(visit: &Visit, record: &KeyRecord, refused: &Refused) -> Markup 
 }
 
 fn change_form(visit: &Visit, record: &KeyRecord, refused: &Refused) -> Markup {
-    let ends = ends(record);
+    let ends = record.expires.map_or("never".to_owned(), date_of);
     let shown = [
         ("name", &*record.name),
         ("tier", record.tier.as_deref().unwrap_or_default()),
@@ -165,18 +169,6 @@ fn change_form(visit: &Visit, record: &KeyRecord, refused: &Refused) -> Markup {
                 input type="hidden" name=(before) value=(refused.value(&before, shown));
             }
             button.primary { "Change the key" }
-        }
-    }
-}
-
-fn ends(record: &KeyRecord) -> String {
-    record.expires.map_or("never".to_owned(), date_of)
-}
-
-fn reset_form(id: &str) -> Markup {
-    html! {
-        form method="post" action=(format!("/keys/{}/reset-day", in_path(id))) {
-            button { "Give the key its whole day back" }
         }
     }
 }

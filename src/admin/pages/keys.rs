@@ -12,7 +12,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::layout::Heading;
+use super::layout::Heading::{Number, Text};
 use super::{Fields, Pages, Refused, Visit, in_path, layout};
 use crate::admin::extract::Params;
 use crate::admin::problem::Problem;
@@ -24,18 +24,6 @@ use crate::limits::{ActivityCounts, KeyLevels, Level};
 use crate::model::{GuildId, KeyId, Limit, date_of};
 use crate::records::Records;
 use crate::store::{GuildRecord, KeyRecord};
-
-const HEADINGS: [Heading; 9] = [
-    Heading::Text("Key"),
-    Heading::Text("Name"),
-    Heading::Text("Guild"),
-    Heading::Text("Tier"),
-    Heading::Number("Requests, day"),
-    Heading::Text("Rate"),
-    Heading::Text("Other limits"),
-    Heading::Text("Refused, day"),
-    Heading::Text("Last use"),
-];
 
 /// Keys on a page.
 const PAGE: usize = 50;
@@ -146,7 +134,8 @@ async fn page(visit: &Visit, search: &Search, refused: &Refused) -> Result<Marku
         }
         div.stacked {
             (layout::table(&format!("Keys: {count}, those with the most requests first"),
-                &HEADINGS,
+                &[Text("Key"), Text("Name"), Text("Guild"), Text("Tier"), Number("Requests, day"), Text("Rate"),
+                    Text("Other limits"), Text("Refused, day"), Text("Last use")],
                 html! { @for row in &rows { (key_row(visit.shared(), row)) } }))
         }
         @if pages > 1 {

@@ -290,18 +290,9 @@ fn nodes(shared: &Shared) -> Markup {
             }
         }
     };
-    let headings = [
-        Text("Node"),
-        Text("State"),
-        Text("Version"),
-        Text("Configuration"),
-        Number("Process"),
-        Number("Up for"),
-        Number("Heard"),
-        Number("Writes heard"),
-    ];
     html! {
         h2 { "Nodes" }
-        (layout::table(&format!("Nodes that share {}", status.redis), &headings, rows))
+        (layout::table(&format!("Nodes that share {}", status.redis), &[Text("Node"), Text("State"), Text("Version"),
+            Text("Configuration"), Number("Process"), Number("Up for"), Number("Heard"), Number("Writes heard")], rows))
     }
 }

@@ -48,13 +48,6 @@ struct Query {
     burst: Option<String>,
 }
 
-/// Limits that are to be tried.
-struct Trial {
-    limits: Limits,
-    /// The lines for `gateway.toml`.
-    lines: String,
-}
-
 async fn show(Extension(visit): Extension<Visit>, Params(query): Params<Query>) -> Result<Response, Problem> {
     let state = visit.shared().gateway.state().clone();
     let limits = &state.config.limits;
@@ -116,7 +109,7 @@ fn tier_links(limits: &Limits, current: &str) -> Markup {
 /// What the limits would have done.
 async fn tried(visit: &Visit, tier: &str, rate: &str, burst: &str) -> Result<Markup, Problem> {
     let shared = visit.shared();
-    let Trial { limits, lines } = trial(shared, tier, rate, burst)?;
+    let (limits, lines) = trial(shared, tier, rate, burst)?;
     let names = async move |shared: Arc<Shared>| {
         Ok(stored(&shared).await?.0.into_iter().map(|key| (key.id, key.name)).collect())
     };
@@ -157,8 +150,8 @@ fn row(key: &PlannedKey) -> Markup {
     }
 }
 
-/// The limits in force with another rate and burst of `tier`, checked as those of a file.
-fn trial(shared: &Shared, tier: &str, rate: &str, burst: &str) -> Result<Trial, Problem> {
+/// The limits in force with another rate and burst of `tier`, checked as those of a file, and the lines for `gateway.toml`.
+fn trial(shared: &Shared, tier: &str, rate: &str, burst: &str) -> Result<(Limits, String), Problem> {
     let burst = burst.parse().map_or_else(|_| Value::from(burst), Value::Integer);
     let mut limits = limits_in_force(shared);
     let changed = limits.get_mut("tiers").and_then(|tiers| tiers.get_mut(tier)?.as_table_mut());
@@ -172,7 +165,7 @@ fn trial(shared: &Shared, tier: &str, rate: &str, burst: &str) -> Result<Trial, 
         let faults = problems.list.iter().map(|problem| ReloadFault::new(problem.detail())).collect();
         Problem::with_faults("These limits cannot be in force:", faults)
     })?;
-    Ok(Trial { limits: loaded.config.limits, lines })
+    Ok((loaded.config.limits, lines))
 }
 
 /// A section of `gateway.toml`.
