@@ -83,7 +83,7 @@ impl Certificate {
     }
 }
 
-/// The warning about the certificate of `setting`, such as `server.tls`, where it ends within [`ENDS_SOON`] of `now` (both
+/// The warning about the certificate of `setting`, such as `server.tls`, where it ends within `ENDS_SOON` of `now` (both
 /// in Unix seconds), or has ended.
 pub fn ends_soon(setting: &str, to: i64, now: i64) -> Option<String> {
     let ends = if to < now { "has ended" } else { "ends" };
