@@ -120,7 +120,7 @@ fn handle(c: &mut Criterion) {
             id: reply.details.id,
             tier: reply.details.key.as_ref().map(|key| key.tier_in_force.clone()),
             upstream: None,
-            upstream_took: None,
+            upstream_us: None,
             config: gateway.state().config.hash,
             #[cfg(feature = "otlp")]
             span: None,
