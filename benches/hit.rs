@@ -20,7 +20,7 @@ use guildgate::limits::{Bucket, Budget, DecidedBy, LimitQuery, Limiter, Policy};
 use guildgate::model::{Digest, Scope};
 use guildgate::origin::{Builtin, Origin};
 use guildgate::store::{IfMissing, Store};
-use guildgate::telemetry::{Decision, DecisionLog, Observer, Outcome};
+use guildgate::telemetry::{AccessLine, Decision, DecisionLog, Observer};
 use guildgate::wire::{Fault, Form, Operation, RequestId, TraceContext};
 
 const KEY: &[u8] = b"gg_vmdEUsM0rJngX08Jl4CcfYutJQSEZrqX5Anhtpkdnjs0r0nUY";
@@ -106,7 +106,7 @@ fn handle(c: &mut Criterion) {
     c.bench_function("handle, a hit", |b| b.iter(|| black_box(ask())));
     let reply = ask();
     c.bench_function("finished, a hit", |b| {
-        let outcome = || Outcome {
+        let outcome = || AccessLine {
             unix_ms: 1_790_000_000_000,
             client: header.client,
             operation: reply.details.operation,
@@ -120,7 +120,7 @@ fn handle(c: &mut Criterion) {
             id: reply.details.id,
             tier: reply.details.key.as_ref().map(|key| key.tier_in_force.clone()),
             upstream: None,
-            upstream_took: None,
+            upstream_us: None,
             config: gateway.state().config.hash,
             #[cfg(feature = "otlp")]
             span: None,
@@ -215,14 +215,15 @@ fn gcra(c: &mut Criterion) {
     });
 }
 
-/// What a request pays for its decision's record. The writer empties the ring beside it; it is
-/// waited for outside of the time, since a full ring would be another, cheaper way.
+/// What a request pays for its decision's record. The writer empties the queue beside it; it is
+/// waited for outside of the time, since a full queue would be another, cheaper way.
 fn record(c: &mut Criterion) {
     const HALF: u64 = 8_192;
     let folder = tempfile::tempdir().expect("a folder");
     let log = DecisionLog::open(&folder.path().join("d.log"), 1 << 30, Clock::system()).expect("a record");
     let (key, tier): (Arc<str>, Arc<str>) = ("k_00000000".into(), "standard".into());
     let decision = |n: u64| Decision {
+        unix_ms: 1_790_000_000_000,
         at: Tick(n),
         key: key.clone(),
         tier: Some(tier.clone()),
@@ -235,8 +236,8 @@ fn record(c: &mut Criterion) {
     };
     let mut group = c.benchmark_group("record a decision");
     group.sample_size(20).warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_secs(1));
-    group.bench_function("into the ring", |b| {
-        // Always half a ring, whatever is asked for: one alone would be timed with cold caches.
+    group.bench_function("into the queue", |b| {
+        // Always half a queue, whatever is asked for: one alone would be timed with cold caches.
         b.iter_custom(|iterations| {
             std::thread::sleep(Duration::from_millis(40));
             let start = Instant::now();

@@ -15,7 +15,7 @@ use std::time::Instant;
 use guildgate::clock::Tick;
 use guildgate::config;
 use guildgate::limits::{Budget, DecidedBy, LimitQuery, Policy};
-use guildgate::telemetry::decisions::{ClockReading, Counts, Decision, Encoder, MAGIC};
+use guildgate::telemetry::decisions::{Decision, Head, block};
 use guildgate::wire::Operation;
 
 const KEYS: usize = 1000;
@@ -23,8 +23,8 @@ const KEYS: usize = 1000;
 /// Between two requests, on average: 5,000 a second.
 const GAP_NS: u64 = 200_000;
 
-/// Decisions in a block: a second's, or 32 KiB.
-const BLOCK: usize = 1500;
+/// Decisions in a block: the writer's.
+const BLOCK: usize = 4096;
 
 /// What keys are held to when the record is made, what they are tried with, and what refuses nobody.
 const LIVE: &str = "[limits.tiers.standard]\nrate = \"20/s\"\nburst = 40\nwrite_rate = \"5/s\"\nwrite_burst = 10\n";
@@ -47,6 +47,7 @@ fn decisions(count: usize) -> Vec<Decision> {
         let query = LimitQuery { operation, in_flight: others, now: Tick(at) };
         let decided = budgets[key].decide(&policy, query, DecidedBy::ALONE, || 0);
         Decision {
+            unix_ms: 1_790_000_000_000 + (at / 1_000_000) as i64,
             at: Tick(at),
             key: ids[key].clone(),
             tier: Some("standard".into()),
@@ -65,11 +66,12 @@ fn main() {
     let count = if std::env::args().any(|arg| arg == "--bench") { 1_000_000 } else { 10_000 };
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name);
-    let mut decisions = decisions(count);
-    let (mut encoder, mut bytes) = (Encoder::new(1), MAGIC.to_vec());
+    let decisions = decisions(count);
+    let mut bytes = Vec::new();
     let start = Instant::now();
-    for block in decisions.chunks_mut(BLOCK) {
-        encoder.block(ClockReading { tick: Tick(0), unix_ms: 1_790_000_000_000 }, Counts::default(), block, &mut bytes);
+    let head = Head { run: 1, unix_ms: 1_790_000_000_000, ..Head::default() };
+    for decisions in decisions.chunks(BLOCK) {
+        bytes.extend(block(&head, decisions).expect("a block"));
     }
     let each = start.elapsed() / count as u32;
     fs::write(path("d.log"), &bytes).expect("a record");

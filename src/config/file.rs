@@ -6,7 +6,7 @@ use std::fmt;
 use schemars::generate::SchemaSettings;
 use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, Schema};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -199,6 +199,21 @@ impl Default for ConfigHash {
 impl fmt::Display for ConfigHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|digit| fmt::Write::write_char(f, char::from(*digit)))
+    }
+}
+
+impl Serialize for ConfigHash {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ConfigHash {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let digits = String::deserialize(deserializer)?.into_bytes();
+        let digits: Option<[u8; 12]> =
+            digits.try_into().ok().filter(|all: &[u8; 12]| all.iter().all(u8::is_ascii_hexdigit));
+        digits.map(ConfigHash).ok_or_else(|| serde::de::Error::custom("no hash"))
     }
 }
 

@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::gateway::{Body, CacheStatus, Reply, RequestDetails, RequestHeader, State};
 use crate::keys::InFlightSlot;
 use crate::model::Limit;
-use crate::telemetry::Outcome;
+use crate::telemetry::{AccessLine, UpstreamUse};
 use crate::wire::{Fault, Operation, RequestId};
 #[cfg(feature = "otlp")]
 use crate::wire::{RequestSpan, TraceContext};
@@ -169,7 +169,7 @@ impl Edge {
         arrived: Instant,
     ) -> AnsweredAt {
         let at = self.answered();
-        let outcome = Outcome {
+        let outcome = AccessLine {
             unix_ms: at.unix_ms,
             client,
             operation: details.operation,
@@ -177,13 +177,17 @@ impl Edge {
             code,
             key: details.key.as_ref().map(|key| key.id.clone()),
             cache: details.cache.map(CacheStatus::kind),
-            over_limit: details.over_limit.map(Limit::name).or(details.over_strangers.then_some("strangers")),
+            over_limit: details
+                .over_limit
+                .map(Limit::name)
+                .or(details.over_strangers.then_some("strangers"))
+                .map(Into::into),
             over_candidate: details.over_candidate,
             took: at.moment.duration_since(arrived),
             id: details.id,
             tier: details.key.as_ref().map(|key| key.tier_in_force.clone()),
             upstream: details.upstream.as_ref().map(|upstream| upstream.name.clone()),
-            upstream_took: details.upstream.as_ref().map(|upstream| upstream.took),
+            upstream_us: details.upstream.as_ref().map(UpstreamUse::took_us),
             config: config.hash,
             #[cfg(feature = "otlp")]
             span: details.span.clone(),

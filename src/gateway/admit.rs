@@ -248,6 +248,7 @@ impl Gateway {
         let LimitQuery { operation, in_flight, now } = query;
         let shadow = state.config.limits.shadow;
         self.observer.decided(|| Decision {
+            unix_ms: self.core.clock.unix_ms(),
             at: now,
             key: key.id.clone(),
             tier: key.tier.clone(),

@@ -38,7 +38,7 @@ use crate::clock::{Clock, Tick};
 use crate::cluster::bus::Bus;
 use crate::cluster::{NodeReport, SharedLimits};
 use crate::keys::InFlightSlot;
-use crate::telemetry::{Observer, Outcome};
+use crate::telemetry::{AccessLine, Observer};
 use crate::wire::{Fault, Form, Operation, Request, RequestId, TraceContext, is_form_type};
 
 pub use alone::Alone;
@@ -193,7 +193,7 @@ impl Gateway {
     }
 
     /// Reports the end of a request, which was answered at this moment.
-    pub fn finished(&self, details: &RequestDetails, answered: Instant, outcome: Outcome) {
+    pub fn finished(&self, details: &RequestDetails, answered: Instant, outcome: AccessLine) {
         if let Some(key) = &details.key {
             key.budget.activity.count(outcome.code, details.over_limit, self.core.clock.at(answered));
         }

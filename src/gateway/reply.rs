@@ -106,8 +106,8 @@ impl CacheStatus {
     pub fn kind(self) -> CacheUse {
         match self {
             CacheStatus::Hit { .. } => CacheUse::Hit,
-            CacheStatus::WhileRevalidating { .. } => CacheUse::WhileRevalidating,
-            CacheStatus::IfError { .. } => CacheUse::IfError,
+            CacheStatus::WhileRevalidating { .. } => CacheUse::StaleWhileRevalidate,
+            CacheStatus::IfError { .. } => CacheUse::StaleIfError,
             CacheStatus::Forwarded { stale: true, .. } => CacheUse::Stale,
             CacheStatus::Forwarded { stale: false, .. } => CacheUse::Miss,
             CacheStatus::Collapsed => CacheUse::Collapsed,

@@ -155,9 +155,7 @@ impl TestGateway {
     fn decisions(&self) -> Vec<Decision> {
         self.decisions.close(Instant::now() + CLOSE_TIMEOUT);
         let path = self._folder.path().join("d.log");
-        let file = std::fs::File::open(&path).unwrap();
-        let length = file.metadata().unwrap().len();
-        let mut reader = RecordReader::new(file, length, &path);
+        let mut reader = RecordReader::open(&path).unwrap();
         std::iter::from_fn(|| reader.next_block().unwrap()).flat_map(|block| block.decisions).collect()
     }
 

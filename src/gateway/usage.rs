@@ -9,7 +9,7 @@ use crate::cache::CacheSize;
 use crate::keys::Key;
 use crate::limits::{KeyLevels, OverLimitCounts, RecentActivity};
 use crate::model::KeyId;
-use crate::telemetry::Outcome;
+use crate::telemetry::AccessLine;
 use crate::telemetry::metrics::RequestTotals;
 
 /// The use of one key.
@@ -27,7 +27,7 @@ impl Gateway {
     }
 
     /// The last refusals of each code, the latest first.
-    pub fn last_refusals(&self) -> Vec<Outcome> {
+    pub fn last_refusals(&self) -> Vec<AccessLine> {
         self.observer.last_refusals()
     }
 

@@ -1,9 +1,11 @@
-//! The limits that a request can be over, as one enum with the names of `gateway.toml`. The index is written into
-//! decision records, so the order of the variants must not change. The limit for addresses and a tier's candidate limit
-//! are not among them.
+//! The limits that a request can be over, as one enum with the names of `gateway.toml`. The limit for addresses and a
+//! tier's candidate limit are not among them.
+
+use serde::{Deserialize, Serialize};
 
 /// A limit of a key's tier (contract section 3, `[limits]`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Limit {
     /// `rate` and `burst`.
     Rate,

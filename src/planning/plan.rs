@@ -89,7 +89,7 @@ impl PlannedKey {
         self.refused_then += u64::from(decision.refused);
         self.over_candidate += u64::from(outcome.over_candidate);
         if outcome.over.is_some() {
-            let unix = recorded.unix_ms.div_euclid(1000);
+            let unix = decision.unix_ms.div_euclid(1000);
             self.would_be_refused += 1;
             self.newly_refused += u64::from(!decision.refused);
             self.first.get_or_insert_with(|| date_of(unix));

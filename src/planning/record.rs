@@ -2,18 +2,17 @@
 //! length that it had when it was opened, so that every pass sees the same while a server writes to it. Two decisions of
 //! one key that were made within a few milliseconds are put in an order in which the buckets can have decided them.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
-use std::fs::File;
-use std::io::{Seek, SeekFrom};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::intervals::BusiestInterval;
 use crate::clock::nanos;
 use crate::model::{KeyId, counted, date_of, one_line, was};
-use crate::telemetry::decisions::{Block, Counts, CutShort, Decision, MAGIC, RecordError, RecordReader, older};
+use crate::telemetry::decisions::{Block, Decision, Head, RecordError, RecordReader, older};
 
 /// The most by which the recorded times of two decisions of one key may contradict the order in which the buckets made
 /// them: a thread may be suspended between reading the clock and asking the buckets. Within this time, accepted requests
@@ -29,10 +28,6 @@ pub type OnProgress<'p> = &'p mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 /// Why a record could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    #[error("{} cannot be read: {cause}; name the file that log.decisions names", path.display())]
-    Unreadable { path: PathBuf, cause: std::io::Error },
-    #[error("{} is no file; name the file that log.decisions names", .0.display())]
-    NoFile(PathBuf),
     #[error(transparent)]
     Record(#[from] RecordError),
     #[error("the reading was ended")]
@@ -41,7 +36,7 @@ pub enum ReadError {
 
 /// The files of a decision record, each with the length that it had when it was opened.
 #[derive(Debug)]
-pub struct RecordFiles(Vec<(PathBuf, File, u64)>);
+pub struct RecordFiles(RefCell<Vec<RecordReader>>);
 
 /// A decision with its place in the record.
 #[derive(Clone, Copy, Debug)]
@@ -49,8 +44,6 @@ pub struct RecordedDecision<'d> {
     pub decision: &'d Decision,
     /// Keys are numbered from 0 in the order of their first decisions.
     pub key: usize,
-    /// Milliseconds since the Unix epoch.
-    pub unix_ms: i64,
     /// The run of the server. Its ticks begin at 0 and its buckets are full in each run.
     pub run: u32,
     /// Increases where decisions are missing before this one, as they are between two runs.
@@ -70,7 +63,8 @@ pub struct RecordSummary {
     strangers_by_minute: BusiestInterval,
     /// The earliest and the latest decision, in milliseconds since the Unix epoch.
     span: Option<(i64, i64)>,
-    cut_short: Vec<CutShort>,
+    /// Files of which so many bytes are damaged.
+    damaged: Vec<(PathBuf, u64)>,
 }
 
 impl RecordFiles {
@@ -80,13 +74,13 @@ impl RecordFiles {
             [path] => Some(older(path)).filter(|older| older.exists()),
             _ => None,
         };
-        let files = older.iter().chain(paths).map(|path| open(path));
-        Ok(RecordFiles(files.collect::<Result<_, _>>()?))
+        let files = older.iter().chain(paths).map(|path| RecordReader::open(path));
+        Ok(RecordFiles(RefCell::new(files.collect::<Result<_, _>>()?)))
     }
 
     /// Whether nothing was recorded when they were opened.
     pub fn is_empty(&self) -> bool {
-        self.0.iter().all(|(_, _, length)| *length <= MAGIC.len() as u64)
+        self.0.borrow().iter().all(|file| file.length() == 0)
     }
 
     /// Calls `each` with every decision, in order of time, and those of one key in an order in which they can have been
@@ -96,38 +90,30 @@ impl RecordFiles {
         progress: OnProgress<'_>,
         each: &mut dyn FnMut(RecordedDecision<'_>),
     ) -> Result<RecordSummary, ReadError> {
-        let total = self.0.iter().map(|(_, _, length)| length).sum();
+        let files = &mut *self.0.borrow_mut();
+        let total = files.iter().map(RecordReader::length).sum();
         let mut sorter = Sorter::new(each);
         let mut done = 0;
-        for (path, file, length) in &self.0 {
-            let unreadable = |cause| RecordError::Unreadable { path: path.clone(), cause };
-            let mut file = file.try_clone().map_err(unreadable)?;
-            file.seek(SeekFrom::Start(0)).map_err(unreadable)?;
-            let mut reader = RecordReader::new(file, *length, path);
-            while let Some(block) = reader.next_block()? {
+        for file in files {
+            file.rewind()?;
+            loop {
+                let damaged = file.damaged();
+                let block = file.next_block()?;
+                sorter.gap += u32::from(file.damaged() > damaged);
+                let Some(block) = block else { break };
                 sorter.add(block);
-                if progress(done + reader.position(), total).is_break() {
+                if progress(done + file.position(), total).is_break() {
                     return Err(ReadError::Ended);
                 }
             }
-            done += length;
-            sorter.summary.cut_short.extend(reader.cut_short().cloned());
-            sorter.summary.files.push(path.clone());
+            done += file.length();
+            if file.damaged() > 0 {
+                sorter.summary.damaged.push((file.path().to_owned(), file.damaged()));
+            }
+            sorter.summary.files.push(file.path().to_owned());
         }
         sorter.emit(u64::MAX);
         Ok(sorter.summary)
-    }
-}
-
-fn open(path: &Path) -> Result<(PathBuf, File, u64), ReadError> {
-    let unreadable = |cause| ReadError::Unreadable { path: path.to_owned(), cause };
-    // Opening a pipe would wait for its writer, and a pipe can be read only once.
-    if std::fs::metadata(path).map_err(unreadable)?.is_file() {
-        let file = File::open(path).map_err(unreadable)?;
-        let length = file.metadata().map_err(unreadable)?.len();
-        Ok((path.to_owned(), file, length))
-    } else {
-        Err(ReadError::NoFile(path.to_owned()))
     }
 }
 
@@ -148,7 +134,6 @@ struct Buffered {
     /// The tick by which it is sorted.
     sort_tick: u64,
     gap: u32,
-    unix_ms: i64,
     decision: Decision,
 }
 
@@ -159,7 +144,7 @@ impl<'e> Sorter<'e> {
     }
 
     fn add(&mut self, block: Block) {
-        let Block { run, counts: Counts { lost, strangers }, written_at, decisions } = block;
+        let Block { head: Head { run, unix_ms, lost, strangers }, decisions } = block;
         if self.run.0 != Some(run) {
             self.emit(u64::MAX);
             self.run = (Some(run), self.run.1 + 1);
@@ -168,13 +153,12 @@ impl<'e> Sorter<'e> {
         }
         self.gap += u32::from(lost > 0);
         self.summary.lost += lost;
-        self.summary.count_strangers(strangers, written_at.unix_ms);
+        self.summary.count_strangers(strangers, unix_ms);
         for decision in decisions {
             self.latest = self.latest.max(decision.at.0);
             let window = if decision.over.is_some() { nanos(REORDER_WINDOW) } else { 0 };
             let sort_tick = decision.at.0.saturating_add(window);
-            let unix_ms = written_at.unix_ms(decision.at);
-            self.buffer.push(Buffered { sort_tick, gap: self.gap, unix_ms, decision });
+            self.buffer.push(Buffered { sort_tick, gap: self.gap, decision });
         }
         self.buffer.sort_by_key(|buffered| buffered.sort_tick);
         self.emit(self.latest.saturating_sub(nanos(MAX_DELAY)));
@@ -183,8 +167,8 @@ impl<'e> Sorter<'e> {
     /// Passes on the decisions whose `sort_tick` is not after `until`.
     fn emit(&mut self, until: u64) {
         let ready = self.buffer.partition_point(|buffered| buffered.sort_tick <= until);
-        for Buffered { gap, unix_ms, decision, .. } in self.buffer.drain(..ready) {
-            let summary = &mut self.summary;
+        for Buffered { gap, decision, .. } in self.buffer.drain(..ready) {
+            let (summary, unix_ms) = (&mut self.summary, decision.unix_ms);
             summary.decisions += 1;
             let (first, last) = summary.span.unwrap_or((unix_ms, unix_ms));
             summary.span = Some((first.min(unix_ms), last.max(unix_ms)));
@@ -192,7 +176,7 @@ impl<'e> Sorter<'e> {
                 summary.keys.push(key.clone());
                 summary.keys.len() - 1
             });
-            (self.each)(RecordedDecision { decision: &decision, key, unix_ms, run: self.run.1, gap });
+            (self.each)(RecordedDecision { decision: &decision, key, run: self.run.1, gap });
         }
     }
 }
@@ -219,14 +203,17 @@ impl RecordSummary {
         })
     }
 
-    /// Which files are cut short, and whether the record is empty.
+    /// Which files are damaged, and whether the record is empty.
     pub fn warnings(&self) -> Vec<String> {
         let empty = || {
             let files = self.file_names();
             format!("no decision is recorded in {files}; a server writes each one within a second after it was made")
         };
-        let cut_short = self.cut_short.iter().map(ToString::to_string);
-        cut_short.chain((self.decisions == 0).then(empty)).collect()
+        let damaged = |(path, bytes): &(PathBuf, u64)| {
+            format!("{} bytes of {} are damaged, as after a power loss; they are left out", bytes, path.display())
+        };
+        let damaged = self.damaged.iter().map(damaged);
+        damaged.chain((self.decisions == 0).then(empty)).collect()
     }
 
     fn file_names(&self) -> String {

@@ -33,8 +33,8 @@ impl<'l> Replay<'l> {
     /// Decides a request again. All recorded decisions have to come here, in their order. Another tier than in the decision
     /// before takes effect with this one, since the record does not say when it was given.
     pub fn decide(&mut self, recorded: RecordedDecision<'_>) -> LimitOutcome {
-        let RecordedDecision { decision, unix_ms, run, gap, .. } = recorded;
-        let unix = unix_ms.div_euclid(1000);
+        let RecordedDecision { decision, run, gap, .. } = recorded;
+        let unix = decision.unix_ms.div_euclid(1000);
         let policy = self.policy(decision.tier.as_deref());
         if recorded.key == self.keys.len() {
             self.keys.push(Key { budget: Budget::default(), run, gap: None });

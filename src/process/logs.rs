@@ -29,16 +29,10 @@ pub(super) struct Logs {
 }
 
 impl Logs {
-    /// Opens the logs that are configured. `has_predecessor`: another process still writes the record of decisions.
-    pub(super) fn open(
-        process: Arc<ProcessLog>,
-        config: &Log,
-        has_predecessor: bool,
-        clock: &Clock,
-    ) -> Result<Self, ProcessError> {
+    /// Opens the logs that are configured.
+    pub(super) fn open(process: Arc<ProcessLog>, config: &Log, clock: &Clock) -> Result<Self, ProcessError> {
         let access = AccessLog::open(&config.access, config.is_json()).map_err(cannot_open("access"))?;
-        let open = if has_predecessor { DecisionLog::open_as_successor } else { DecisionLog::open };
-        let open = |path: &Path| open(path, config.decisions_max_size, clock.clone());
+        let open = |path: &Path| DecisionLog::open(path, config.decisions_max_size, clock.clone());
         let decisions = config.decisions.as_deref().map(open).transpose().map_err(cannot_open("decisions"))?;
         let audit = config.audit.as_deref().map(AuditLog::open).transpose().map_err(cannot_open("audit"))?;
         #[cfg(feature = "otlp")]
@@ -61,10 +55,9 @@ impl Logs {
         observer
     }
 
-    /// Opens new files where the old ones were moved away.
+    /// Opens new files where the old ones were moved away. The record of decisions is opened for each block.
     pub(super) fn reopen(&self) {
         self.access.iter().for_each(|access| access.reopen());
-        self.decisions.iter().for_each(|decisions| decisions.reopen());
         self.audit.iter().for_each(|audit| audit.reopen());
     }
 

@@ -98,7 +98,10 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
         None => (config::load(config_path.as_deref())?, Vec::new()),
     };
     let json = loaded.config.log.is_json();
-    let log = Arc::new(telemetry::init(&loaded.config.log));
+    let log = Arc::new(
+        telemetry::init(&loaded.config.log)
+            .map_err(|e| ProcessError::Failed(format!("a thread could not be started: {e}")))?,
+    );
     telemetry::log_panics();
     let result = runtime.block_on(async {
         log_start(&loaded, demo.is_some());

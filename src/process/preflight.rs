@@ -2,8 +2,8 @@
 //! so in the same way and before anything else, so that what one refuses the other refuses too (exit code 2). Nothing
 //! is made or changed.
 
-use std::fs::{self, File};
-use std::io::{self, BufReader};
+use std::fs;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::config::{
 use crate::files::folder_of;
 use crate::keys::{KeyFileError, ListedKey, read_key_file};
 use crate::origin;
-use crate::telemetry::decisions::{RecordError, RecordReader};
+use crate::telemetry::decisions;
 use crate::tls::Certificate;
 
 /// What the files that the configuration names contain.
@@ -138,7 +138,9 @@ fn faults_of_outputs(config: &Config) -> Vec<SettingFault> {
         check("log.access", path, not_writable);
     }
     if let Some(path) = &config.log.decisions {
-        check("log.decisions", path, |path| not_writable(path).or_else(|| other_than_record(path)));
+        check("log.decisions", path, |path| {
+            not_writable(path).or_else(|| decisions::check(path).err().map(|error| error.to_string()))
+        });
     }
     for (i, listen) in config.server.listen.iter().enumerate() {
         if let Listen::Unix(path) = listen {
@@ -177,17 +179,4 @@ fn not_writable(path: &Path) -> Option<String> {
 fn other_than_socket(path: &Path) -> Option<String> {
     let is_other = fs::symlink_metadata(path).is_ok_and(|file| !file.file_type().is_socket());
     is_other.then(|| format!("{} exists and is not a socket; name another path", path.display()))
-}
-
-/// Why the server cannot append to an existing file as its record of decisions. It moves a damaged record away by
-/// itself.
-fn other_than_record(path: &Path) -> Option<String> {
-    let file = fs::metadata(path).ok()?;
-    if !file.is_file() {
-        return Some(format!("{} is not a file", path.display()));
-    }
-    match RecordReader::new(BufReader::new(File::open(path).ok()?), file.len(), path).next_block() {
-        Err(error @ (RecordError::OtherKind(_) | RecordError::OtherVersion { .. })) => Some(error.to_string()),
-        _ => None,
-    }
 }

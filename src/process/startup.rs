@@ -89,7 +89,7 @@ impl Startup {
         let clock = Clock::system();
         tokio::spawn(warn_of_ends(tls.clone(), admin_ends, clock.clone()));
         let store = open_store(&loaded.config, demo.as_deref()).await?;
-        let logs = Logs::open(log, &loaded.config.log, predecessor.is_some(), &clock)?;
+        let logs = Logs::open(log, &loaded.config.log, &clock)?;
         let file = config_file(config_path.as_deref());
         let in_force = InForce { file, has_file: loaded.path.is_some(), warnings: loaded.warnings };
         let (gateway, background) = build_gateway(loaded.config, inputs, store.as_ref(), &logs, clock).await?;

@@ -1,19 +1,19 @@
 //! The access log: one line for each request, to a file, stdout or stderr, as text or JSON. A request only pushes its
-//! outcome into a bounded ring and never waits; a thread writes. Outcomes that do not fit are dropped and counted.
-//! `outcome` has the format of a line.
+//! outcome into a bounded queue and never waits; a thread writes. Outcomes that do not fit are dropped and counted.
+//! `access_line` has the format of a line.
 
 use std::io;
 
-use super::Outcome;
-use super::background_writer::BackgroundWriter;
-use super::line_writer::LineOutput;
+use super::AccessLine;
+use super::line_output::LineOutput;
+use super::writer::BackgroundWriter;
 use crate::config::Access;
 
 /// Outcomes that wait for the writer: 0.2 s of 80,000 requests a second, 3 MB.
-const RING: usize = 16_384;
+const QUEUE: usize = 16_384;
 
 /// The access log.
-pub type AccessLog = BackgroundWriter<Outcome>;
+pub type AccessLog = BackgroundWriter<AccessLine>;
 
 impl AccessLog {
     /// Opens the log; `None` if `access` turns it off.
@@ -24,18 +24,18 @@ impl AccessLog {
             Access::Stdout => LineOutput::stream(io::stdout()),
             Access::File(path) => LineOutput::file(path)?,
         };
-        let write_line = move |outcome: &Outcome, lines: &mut String| outcome.write(json, lines);
-        BackgroundWriter::of_lines("the access log", "access-log", RING, output, write_line).map(Some)
+        let write_line = move |line: &AccessLine, lines: &mut String| line.write(json, lines);
+        BackgroundWriter::of_lines("the access log", "access-log", QUEUE, output, write_line).map(Some)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::outcome::tests::example;
+    use crate::telemetry::access_line::tests::example;
 
-    fn outcome(status: u16) -> Outcome {
-        Outcome { operation: None, status, code: None, ..example() }
+    fn outcome(status: u16) -> AccessLine {
+        AccessLine { operation: None, status, code: None, ..example() }
     }
 
     #[test]

@@ -3,8 +3,8 @@
 
 use serde::Serialize;
 
-use super::AccessLine;
-use crate::config::{Loaded, Rate};
+use super::{AccessLine, CacheUse};
+use crate::config::{ConfigHash, Loaded, Rate};
 use crate::model::Limit;
 use crate::wire::{Fault, Operation, Param, Wording};
 
@@ -33,7 +33,7 @@ pub struct Explanation {
     /// The limit that it was over.
     limit: Option<ExplainedLimit>,
     /// The hash of gateway.toml as it is now.
-    config_now: Option<String>,
+    config_now: Option<ConfigHash>,
     /// Whether that is another configuration than the one under which the request was answered.
     config_changed: Option<bool>,
     /// The line that the caller was told, if it was refused.
@@ -55,10 +55,10 @@ struct ExplainedLimit {
 impl Explanation {
     /// `loaded` is gateway.toml as it is now; `None` if it could not be read.
     pub fn new(line: AccessLine, key: &KeyLookup, loaded: Option<&Loaded>) -> Self {
-        let limit = line.over_limit.as_ref().map(|name| ExplainedLimit::new(name, line.tier.as_deref(), loaded));
-        let config_now = loaded.map(|loaded| loaded.config.hash.to_string());
-        let config_changed = line.config.as_ref().zip(config_now.as_ref()).map(|(then, now)| then != now);
-        let answer = line.code.and_then(|code| answer(code, line.operation.as_deref(), loaded));
+        let limit = line.over_limit.as_deref().map(|name| ExplainedLimit::new(name, line.tier.as_deref(), loaded));
+        let config_now = loaded.map(|loaded| loaded.config.hash);
+        let config_changed = config_now.map(|now| line.config != now);
+        let answer = line.code.and_then(|code| answer(code, line.operation, loaded));
         let (key_name, guild) = match key {
             KeyLookup::Found { name, guild } => (name.clone(), Some(guild.clone())),
             KeyLookup::NotListed | KeyLookup::AtOrigin | KeyLookup::Failed(_) => (None, None),
@@ -95,9 +95,9 @@ impl Explanation {
     }
 
     fn request(&self) -> String {
-        let AccessLine { time, client, operation, .. } = &self.line;
-        match operation {
-            Some(operation) => format!("At {time} the address {client} sent {operation}."),
+        let (time, client) = (self.line.time(), self.line.client);
+        match self.line.operation {
+            Some(operation) => format!("At {time} the address {client} sent {}.", operation.name()),
             None => format!("At {time} the address {client} sent a request that named no operation."),
         }
     }
@@ -148,8 +148,8 @@ impl Explanation {
     }
 
     fn config(&self) -> Option<String> {
-        let (then, now) = self.line.config.as_ref().zip(self.config_now.as_ref())?;
-        self.config_changed?.then(|| {
+        let (then, now) = (self.line.config, self.config_now?);
+        (then != now).then(|| {
             format!(
                 "The configuration has changed since: {then} was in force then, and gateway.toml is {now} now. The \
                  values named here are those of now."
@@ -160,26 +160,25 @@ impl Explanation {
     fn cache(&self, loaded: Option<&Loaded>) -> Option<String> {
         let is_builtin = loaded.is_some_and(|loaded| loaded.config.origin.kind == crate::config::OriginKind::Builtin);
         let asked = if is_builtin { "the built-in backend was asked" } else { "the origin was asked" };
-        Some(match self.line.cache.as_deref()? {
-            "hit" => "The answer came from the cache.".to_owned(),
-            "stale-while-revalidate" => {
+        Some(match self.line.cache? {
+            CacheUse::Hit => "The answer came from the cache.".to_owned(),
+            CacheUse::StaleWhileRevalidate => {
                 "The answer came from the cache: it was stale, and a new one was asked for in the background."
                     .to_owned()
             }
-            "stale-if-error" => {
+            CacheUse::StaleIfError => {
                 "The answer came from the cache: it was stale, and stood in because the origin failed.".to_owned()
             }
-            "stale" => format!("The answer in the cache was too old, so {asked}."),
-            "miss" => format!("The cache had no answer, so {asked}."),
-            "collapsed" => {
+            CacheUse::Stale => format!("The answer in the cache was too old, so {asked}."),
+            CacheUse::Miss => format!("The cache had no answer, so {asked}."),
+            CacheUse::Collapsed => {
                 "Another request was asking for the same already, so this one waited for its answer.".to_owned()
             }
-            "method" => match self.line.code {
+            CacheUse::Write => match self.line.code {
                 None | Some(20..=22) => format!("It was a write, which the cache never answers, so {asked}."),
                 Some(_) => "It was a write, which the cache never answers.".to_owned(),
             },
-            "refused" => "It was refused before the cache was looked up.".to_owned(),
-            other => format!("The access log says `{other}` of the cache."),
+            CacheUse::Refused => "It was refused before the cache was looked up.".to_owned(),
         })
     }
 
@@ -196,7 +195,7 @@ impl Explanation {
     }
 
     fn told(&self) -> String {
-        let (status, took) = (self.line.status, millis(self.line.took_us));
+        let (status, took) = (self.line.status, millis(self.line.took.as_micros()));
         match (&self.answer, self.line.code) {
             (Some(answer), _) => {
                 format!("The caller was told `{answer}` with status {status}, {took} after its header had come.")
@@ -236,13 +235,13 @@ impl ExplainedLimit {
     }
 }
 
-fn millis(us: u64) -> String {
+fn millis(us: impl Into<u128>) -> String {
+    let us = us.into();
     format!("{}.{:03} ms", us / 1000, us % 1000)
 }
 
 /// The line of a code. The access log has neither the seconds of 12 nor the parameter of 08.
-fn answer(code: u8, operation: Option<&str>, loaded: Option<&Loaded>) -> Option<String> {
-    let operation = Operation::ALL.into_iter().find(|o| Some(o.name()) == operation);
+fn answer(code: u8, operation: Option<Operation>, loaded: Option<&Loaded>) -> Option<String> {
     let fault = match code {
         8 if operation.is_some_and(|operation| operation.row().params.contains(&Param::Amount)) => {
             return Some("08 | Param 'memberID' (or 'amount') is provided more than once!".to_owned());
@@ -309,33 +308,18 @@ mod tests {
 
     use super::*;
     use crate::config;
+    use crate::telemetry::access_line::tests::example;
 
     const CODES: [u8; 19] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 14, 15, 16, 17, 20, 21, 22];
 
-    fn line(code: Option<u8>, over_limit: Option<&str>) -> AccessLine {
-        AccessLine {
-            time: "2026-09-21T14:13:20.123Z".into(),
-            client: [10, 0, 0, 1].into(),
-            operation: Some("setPoints".into()),
-            status: 429,
-            code,
-            key: Some("k1".into()),
-            cache: None,
-            over_limit: over_limit.map(Into::into),
-            over_candidate: false,
-            took_us: 42,
-            request_id: "abc".into(),
-            tier: Some("free".into()),
-            upstream: None,
-            upstream_us: None,
-            config: Some("000000000000".into()),
-        }
+    fn line(code: Option<u8>, over_limit: Option<&'static str>) -> AccessLine {
+        AccessLine { code, over_limit: over_limit.map(Into::into), ..example() }
     }
 
     #[test]
     fn each_code_has_its_line_and_one_sentence_of_advice() {
         for code in CODES {
-            let answer = answer(code, Some("setPoints"), None).unwrap();
+            let answer = answer(code, Some(Operation::SetPoints), None).unwrap();
             assert!(answer.starts_with(&format!("{code:02} | ")), "{answer}");
             let advice = what_to_do(code).unwrap();
             assert!(advice.ends_with('.') && !advice.contains(". "), "{advice}");

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 
-use super::Outcome;
+use super::AccessLine;
 
 /// The codes of the contract, up to 22.
 const CODES: usize = 23;
@@ -14,10 +14,10 @@ const CODES: usize = 23;
 const KEPT: usize = 50;
 
 #[derive(Debug, Default)]
-pub struct LastRefusals([Mutex<VecDeque<Outcome>>; CODES]);
+pub struct LastRefusals([Mutex<VecDeque<AccessLine>>; CODES]);
 
 impl LastRefusals {
-    pub(super) fn add(&self, outcome: &Outcome) {
+    pub(super) fn add(&self, outcome: &AccessLine) {
         let of_code = outcome.code.and_then(|code| self.0.get(usize::from(code)));
         let Some(mut last) = of_code.and_then(Mutex::try_lock) else { return };
         if last.len() == KEPT {
@@ -27,8 +27,8 @@ impl LastRefusals {
     }
 
     /// All that are kept, the latest first.
-    pub fn list(&self) -> Vec<Outcome> {
-        let mut all: Vec<Outcome> =
+    pub fn list(&self) -> Vec<AccessLine> {
+        let mut all: Vec<AccessLine> =
             self.0.iter().flat_map(|last| last.lock().iter().cloned().collect::<Vec<_>>()).collect();
         all.sort_by_key(|outcome| std::cmp::Reverse(outcome.unix_ms));
         all
@@ -38,12 +38,12 @@ impl LastRefusals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::outcome::tests::example;
+    use crate::telemetry::access_line::tests::example;
 
     #[test]
     fn a_flood_of_one_code_does_not_hide_another() {
         let last = LastRefusals::default();
-        let outcome = |unix_ms, code| Outcome { unix_ms, code, ..example() };
+        let outcome = |unix_ms, code| AccessLine { unix_ms, code, ..example() };
         last.add(&outcome(0, None));
         last.add(&outcome(1, Some(12)));
         (2..1000).for_each(|unix_ms| last.add(&outcome(unix_ms, Some(2))));

@@ -3,30 +3,27 @@
 
 mod access;
 mod access_line;
-mod background_writer;
 pub mod decisions;
 mod explanation;
 mod last_refusals;
-mod line_writer;
-mod log_rate_limit;
+mod line_output;
+mod log_limit;
 pub mod metrics;
 mod observer;
-mod outcome;
 mod panics;
-mod setup;
+mod process_log;
 #[cfg(feature = "otlp")]
 mod trace_export;
-mod wakeup;
+mod writer;
 
 pub use access::AccessLog;
-pub use access_line::{AccessLine, printable};
-pub use background_writer::{BackgroundWriter, CLOSE_TIMEOUT};
+pub use access_line::{AccessLine, CacheUse, UpstreamUse, printable};
 pub use decisions::{Decision, DecisionLog};
 pub use explanation::{Explanation, KeyLookup};
-pub use line_writer::LineOutput;
+pub use line_output::LineOutput;
 pub use observer::Observer;
-pub use outcome::{CacheUse, Outcome, UpstreamUse};
 pub use panics::log_panics;
-pub use setup::{ProcessLog, init, ready_as_json};
+pub use process_log::{ProcessLog, init, ready_as_json};
 #[cfg(feature = "otlp")]
 pub use trace_export::TraceExport;
+pub use writer::{BackgroundWriter, CLOSE_TIMEOUT};

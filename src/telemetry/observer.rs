@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::last_refusals::LastRefusals;
 use super::metrics::{DescriptorEncoder, RequestMetrics, RequestTotals};
-use super::{AccessLog, Decision, DecisionLog, Outcome};
+use super::{AccessLine, AccessLog, Decision, DecisionLog};
 
 /// Observes every request.
 #[derive(Debug, Default)]
@@ -65,20 +65,20 @@ impl Observer {
     }
 
     /// The last refusals of each code, the latest first.
-    pub fn last_refusals(&self) -> Vec<Outcome> {
+    pub fn last_refusals(&self) -> Vec<AccessLine> {
         self.last_refusals.list()
     }
 
     /// Reports the end of a request; to be called once for each request that is answered.
-    pub fn finished(&self, outcome: Outcome) {
-        self.metrics.count(&outcome);
-        self.last_refusals.add(&outcome);
+    pub fn finished(&self, line: AccessLine) {
+        self.metrics.count(&line);
+        self.last_refusals.add(&line);
         #[cfg(feature = "otlp")]
-        if let Some(traces) = self.traces.as_ref().filter(|_| outcome.span.is_some()) {
-            traces.record(outcome.clone());
+        if let Some(traces) = self.traces.as_ref().filter(|_| line.span.is_some()) {
+            traces.record(line.clone());
         }
         if let Some(access) = &self.access {
-            access.record(outcome);
+            access.record(line);
         }
     }
 }

@@ -13,13 +13,13 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 use tokio::runtime::{Builder, Runtime};
 
-use super::background_writer::{BackgroundWriter, Batch};
-use super::{CacheUse, Outcome};
+use super::writer::{BackgroundWriter, Batch};
+use super::{AccessLine, CacheUse};
 use crate::config::Otlp;
 use crate::wire::{Operation, OriginSpan, RequestSpan, TraceContext, TraceParent};
 
 /// Sampled requests that wait for the thread: 2 s of 2,000 a second, 1 MB.
-const RING: usize = 4_096;
+const QUEUE: usize = 4_096;
 
 /// The most requests in one message to the collector, about 500 KB.
 const MAX_BATCH: usize = 512;
@@ -30,9 +30,6 @@ const BATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// For one batch, with up to three retries.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often failures are logged.
-const REPORT_INTERVAL: Duration = Duration::from_secs(60);
-
 /// The flag of `traceparent` by which a caller samples a request.
 const SAMPLED: u8 = 1;
 
@@ -40,7 +37,7 @@ const SAMPLED: u8 = 1;
 #[derive(Debug)]
 pub struct TraceExport {
     sample: f64,
-    writer: BackgroundWriter<Outcome>,
+    writer: BackgroundWriter<AccessLine>,
 }
 
 impl TraceExport {
@@ -51,11 +48,13 @@ impl TraceExport {
     pub fn start(otlp: &Otlp) -> io::Result<Self> {
         let mut exporter = Exporter::new(otlp)?;
         let mut waiting = Vec::with_capacity(MAX_BATCH);
-        let writer =
-            BackgroundWriter::start("the export of traces", "otlp", RING, move |batch: Batch<'_, Outcome>| {
-                // At most one ring full, so that a turn ends.
-                for _ in 0..=RING / MAX_BATCH {
-                    waiting.extend(batch.records().take(MAX_BATCH - waiting.len()));
+        let writer = BackgroundWriter::start(
+            "the export of traces",
+            "otlp",
+            QUEUE,
+            move |batch: &mut Batch<'_, AccessLine>| {
+                loop {
+                    waiting.extend(batch.records.take(MAX_BATCH - waiting.len()));
                     let is_due =
                         batch.last || waiting.len() == MAX_BATCH || exporter.last_export.elapsed() >= BATCH_INTERVAL;
                     if waiting.is_empty() {
@@ -67,8 +66,8 @@ impl TraceExport {
                     exporter.export(&waiting);
                     waiting.clear();
                 }
-                None
-            })?;
+            },
+        )?;
         Ok(TraceExport { sample: otlp.sample, writer })
     }
 
@@ -86,7 +85,7 @@ impl TraceExport {
     }
 
     /// Hands a sampled request to the thread.
-    pub fn record(&self, outcome: Outcome) {
+    pub fn record(&self, outcome: AccessLine) {
         self.writer.record(outcome);
     }
 
@@ -108,9 +107,8 @@ struct Exporter {
     runtime: Runtime,
     scope: InstrumentationScope,
     last_export: Instant,
-    /// Requests whose spans were lost since the last report.
+    /// Requests whose spans were lost since the last success.
     lost: usize,
-    last_report: Option<Instant>,
 }
 
 impl Exporter {
@@ -131,11 +129,10 @@ impl Exporter {
             scope: InstrumentationScope::builder("guildgate").build(),
             last_export: Instant::now(),
             lost: 0,
-            last_report: None,
         })
     }
 
-    fn export(&mut self, outcomes: &[Outcome]) {
+    fn export(&mut self, outcomes: &[AccessLine]) {
         let spans = outcomes.iter().filter_map(|outcome| Some((outcome, outcome.span.as_deref()?)));
         let spans = spans.flat_map(|(outcome, span)| self.spans(outcome, span)).collect();
         let sending = async { tokio::time::timeout(EXPORT_TIMEOUT, self.otlp.export(spans)).await };
@@ -145,17 +142,22 @@ impl Exporter {
             Err(_) => Some(format!("no answer within {} s", EXPORT_TIMEOUT.as_secs())),
         };
         self.last_export = Instant::now();
-        let Some(error) = error else { return };
-        self.lost += outcomes.len();
-        if self.last_report.is_none_or(|last| last.elapsed() >= REPORT_INTERVAL) {
-            let (endpoint, lost) = (&self.endpoint, std::mem::take(&mut self.lost));
-            tracing::warn!(%endpoint, error, lost, "traces cannot be sent to the collector of log.otlp and are lost");
-            self.last_report = Some(Instant::now());
+        let endpoint = &self.endpoint;
+        let Some(error) = error else {
+            if self.lost > 0 {
+                tracing::info!(%endpoint, lost = self.lost, "traces are sent again");
+            }
+            self.lost = 0;
+            return;
+        };
+        if self.lost == 0 {
+            tracing::warn!(%endpoint, error, "traces cannot be sent to the collector of log.otlp and are lost");
         }
+        self.lost += outcomes.len();
     }
 
     /// The span of a request, and those of its requests to an origin.
-    fn spans(&self, outcome: &Outcome, span: &RequestSpan) -> Vec<SpanData> {
+    fn spans(&self, outcome: &AccessLine, span: &RequestSpan) -> Vec<SpanData> {
         let mut attributes = vec![
             KeyValue::new("http.request.method", span.method),
             KeyValue::new("http.response.status_code", i64::from(outcome.status)),

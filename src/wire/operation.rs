@@ -5,10 +5,13 @@
 use std::time::Duration;
 
 use self::Operation::{GetPoints, GetReviews, GetWarns, SetPoints};
+use serde::{Deserialize, Serialize};
+
 use crate::model::{MemberId, NoteKind, REVIEW, Scope, WARN};
 
-/// An operation: the number of its row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// An operation: the number of its row. Logs have its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Operation {
     GetPoints,
     SetPoints,

@@ -4,6 +4,9 @@
 
 use std::fmt;
 
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 /// Longest id that is taken over from a proxy, in bytes. An id is held in place, so that it costs no allocation.
 const MAX: usize = 64;
 
@@ -46,6 +49,19 @@ impl RequestId {
 impl fmt::Display for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.as_bytes().iter().try_for_each(|b| fmt::Write::write_char(f, char::from(*b)))
+    }
+}
+
+impl Serialize for RequestId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for RequestId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        RequestId::from_proxy(text.as_bytes()).ok_or_else(|| D::Error::custom("no request id"))
     }
 }
 

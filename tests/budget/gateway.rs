@@ -14,7 +14,7 @@ use guildgate::keys::{InFlightSlot, ListedKey};
 use guildgate::model::{Digest, Limit, Scope};
 use guildgate::origin::{Builtin, Origin};
 use guildgate::store::{IfMissing, Store};
-use guildgate::telemetry::{DecisionLog, Observer, Outcome};
+use guildgate::telemetry::{AccessLine, DecisionLog, Observer};
 use guildgate::wire::{Fault, RequestId, TraceContext};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -185,7 +185,7 @@ async fn answer(gateway: &Arc<Gateway>, header: &RequestHeader<'_>, body: &mut F
     let state = gateway.state();
     let reply = gateway.handle(&state, header, body).await;
     let details = &reply.details;
-    let outcome = Outcome {
+    let outcome = AccessLine {
         unix_ms: gateway.clock().unix_ms(),
         client: header.client,
         operation: details.operation,
@@ -193,13 +193,13 @@ async fn answer(gateway: &Arc<Gateway>, header: &RequestHeader<'_>, body: &mut F
         code: reply.answer.as_ref().err().map(|fault| fault.code()),
         key: details.key.as_ref().map(|key| key.id.clone()),
         cache: details.cache.map(CacheStatus::kind),
-        over_limit: details.over_limit.map(Limit::name),
+        over_limit: details.over_limit.map(|limit| limit.name().into()),
         over_candidate: details.over_candidate,
         took: Duration::from_micros(9),
         id: details.id,
         tier: details.key.as_ref().map(|key| key.tier_in_force.clone()),
         upstream: None,
-        upstream_took: None,
+        upstream_us: None,
         config: state.config.hash,
         #[cfg(feature = "otlp")]
         span: None,

@@ -61,19 +61,15 @@ async fn what_callers_did_is_counted_by_operation_outcome_and_use_of_the_cache()
 }
 
 #[tokio::test]
-async fn both_formats_are_sound_and_come_as_they_are_asked_for() {
+async fn the_text_is_openmetrics_whatever_is_asked_for() {
     for gate in [TestGateway::before_http(), TestGateway::builder()] {
         let gate = gate.key("bot").points("7", 3).tls().admin().start().await;
         let admin = gate.admin().await;
-        let prometheus = admin.get("/metrics").await;
-        assert_eq!(prometheus.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
-        promtool(&["check", "metrics"], &prometheus.text);
-        let accept = [("accept", "application/openmetrics-text; version=1.0.0, text/plain;q=0.5")];
-        let open = admin.send("GET", "/metrics", &accept, "").await;
+        let open = admin.send("GET", "/metrics", &[("accept", "text/plain")], "").await;
         assert_eq!(open.header("content-type"), "application/openmetrics-text; version=1.0.0; charset=utf-8");
         assert!(open.text.ends_with("# EOF\n"), "{}", open.text);
         let days =
-            (value(&prometheus.text, "guildgate_certificate_expires_timestamp_seconds") - unix_now() as f64) / 86_400.0;
+            (value(&open.text, "guildgate_certificate_expires_timestamp_seconds") - unix_now() as f64) / 86_400.0;
         assert!(days > 1.0, "{days}");
     }
 }
@@ -95,8 +91,17 @@ async fn alert_rules_and_the_board_name_metrics_that_exist_and_the_page_names_al
         gate.get_points("bot", "7").await.is("3");
         let text = gate.admin().await.get("/metrics").await.text;
         there.extend(metrics_in(&text));
-        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
-        families.extend(types.map(str::to_owned));
+        for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+            let (name, kind) = line.split_once(' ').unwrap();
+            let suffix = if kind == "counter" {
+                "_total"
+            } else if kind == "info" {
+                "_info"
+            } else {
+                ""
+            };
+            families.insert(format!("{name}{suffix}"));
+        }
     }
     let redis = Redis::start(&[]).await;
     let gate = TestGateway::before_http().set("cluster.redis", &format!("{:?}", redis.url())).admin().start().await;

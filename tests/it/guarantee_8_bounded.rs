@@ -13,7 +13,6 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpSocket;
 use tokio::time::timeout;
 
-use crate::serving_log_bound::count_lines;
 use crate::support::*;
 
 fn gate() -> Builder {
@@ -50,10 +49,7 @@ async fn guarantee_8_both_caps_hold_for_both_versions_are_told_and_harm_nobody_t
             let mut over = Connection::to(gate.address()).await;
             over.is_closed().await;
         }
-        let told = || async {
-            let (lines, more) = count_lines(&gate.stderr(), &format!("setting=\"server.{setting}\""));
-            lines + more == 4
-        };
+        let told = || async { gate.stderr().matches(&format!("setting=\"server.{setting}\"")).count() == 4 };
         eventually(PATIENCE, "the log counts them", told).await;
         for (one, two) in one.iter_mut().zip(&mut two) {
             one.ask(&request).await.is("3");

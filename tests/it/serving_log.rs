@@ -208,7 +208,7 @@ async fn the_log_says_why_an_answer_of_the_origin_is_not_usable_and_repeats_none
     gate.has_said(said).await;
     gate.origin().next("getWarns", Act::say(500, "Ada Lovelace is broken"));
     gate.get_warns("bot", "7").await.is_refused(502, NO_ANSWER);
-    let said = "status=500 why=expected a status of 2xx";
+    let said = "status=500 why=\"expected a status of 2xx";
     gate.has_said(said).await;
     assert!(!gate.stderr().contains("1250") && !gate.stderr().contains("Lovelace"), "{}", gate.stderr());
 }

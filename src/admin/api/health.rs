@@ -4,22 +4,20 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::header::{ACCEPT, CONTENT_TYPE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
 
 use crate::admin::shared::Shared;
-use crate::telemetry::metrics::Format;
+use crate::telemetry::metrics::OPEN_METRICS;
 
 pub(in crate::admin) fn routes() -> Router<Arc<Shared>> {
     Router::new().route("/healthz", get(async || "ok")).route("/readyz", get(ready)).route("/metrics", get(metrics))
 }
 
-async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> impl IntoResponse {
-    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let format = Format::accepted(accept);
-    ([(CONTENT_TYPE, format.content_type())], shared.metrics.encode(format))
+async fn metrics(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
+    ([(CONTENT_TYPE, OPEN_METRICS)], shared.metrics.encode())
 }
 
 async fn ready(State(shared): State<Arc<Shared>>) -> (StatusCode, String) {

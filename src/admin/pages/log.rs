@@ -16,7 +16,7 @@ use crate::admin::shared::Shared;
 use crate::config::{Keys, Loaded};
 use crate::gateway::KeyUsage;
 use crate::model::{GuildId, KeyId};
-use crate::telemetry::{Explanation, KeyLookup, Outcome};
+use crate::telemetry::{AccessLine, Explanation, KeyLookup};
 use crate::wire::code_meaning;
 
 /// Refusals on the page.
@@ -33,7 +33,7 @@ struct Query {
 }
 
 /// Whether the refusal has this text as its code, key, address or request id.
-fn has(outcome: &Outcome, text: &str) -> bool {
+fn has(outcome: &AccessLine, text: &str) -> bool {
     let code = outcome.code.map(|code| format!("{code:02}")).unwrap_or_default();
     let fields = [code, outcome.client.to_string(), outcome.id.to_string()];
     text.is_empty() || fields.iter().any(|field| field == text) || outcome.key.as_deref() == Some(text)
@@ -73,9 +73,9 @@ async fn show(Extension(visit): Extension<Visit>, Params(query): Params<Query>) 
     Ok(layout::page(&visit, "Log", "/log", content))
 }
 
-fn row(outcome: &Outcome, key: &KeyLookup, loaded: &Loaded) -> Markup {
+fn row(outcome: &AccessLine, key: &KeyLookup, loaded: &Loaded) -> Markup {
     let code = outcome.code.unwrap_or_default();
-    let explanation = Explanation::new(outcome.into(), key, Some(loaded));
+    let explanation = Explanation::new(outcome.clone(), key, Some(loaded));
     let time = outcome.time();
     let (day, hour) = time.split_at(time.find('T').map_or(0, |at| at + 1));
     html! {

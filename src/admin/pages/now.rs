@@ -144,10 +144,10 @@ fn hit_ratio(from: &Sample, to: &Sample) -> String {
 }
 
 /// Answered from memory without a wait for the origin.
-pub(super) const HITS: [CacheUse; 2] = [CacheUse::Hit, CacheUse::WhileRevalidating];
+pub(super) const HITS: [CacheUse; 2] = [CacheUse::Hit, CacheUse::StaleWhileRevalidate];
 
 /// The origin was asked, or tried.
-pub(super) const MISSES: [CacheUse; 4] = [CacheUse::IfError, CacheUse::Stale, CacheUse::Miss, CacheUse::Collapsed];
+pub(super) const MISSES: [CacheUse; 4] = [CacheUse::StaleIfError, CacheUse::Stale, CacheUse::Miss, CacheUse::Collapsed];
 
 pub(super) fn share(part: u64, all: u64) -> String {
     if all == 0 { "–".to_owned() } else { format!("{:.1} %", 100.0 * part as f64 / all as f64) }

@@ -100,7 +100,7 @@ impl KeyRequests {
         if self.tier != recorded.decision.tier {
             self.tier.clone_from(&recorded.decision.tier);
         }
-        let second = recorded.unix_ms.div_euclid(1000);
+        let second = recorded.decision.unix_ms.div_euclid(1000);
         self.requests += 1;
         self.per_second.record(self.by_second.add(second, 1));
         self.by_minute.add(second.div_euclid(60), 1);

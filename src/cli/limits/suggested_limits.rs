@@ -90,7 +90,7 @@ impl Demand {
         if decision.operation.is_write() {
             tier.writes_per_minute = tier.writes_per_minute.max(key.writes_by_minute.add(minute, 1));
         }
-        let day = day_of(recorded.unix_ms.div_euclid(1000));
+        let day = day_of(recorded.decision.unix_ms.div_euclid(1000));
         tier.per_day = tier.per_day.max(key.by_day.add(day, 1));
     }
 

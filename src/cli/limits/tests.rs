@@ -16,7 +16,7 @@ use crate::clock::{Clock, Tick};
 use crate::config::{self, Limits};
 use crate::limits::{Budget, DecidedBy, LimitQuery, Policy};
 use crate::planning::{RecordFiles, Replay};
-use crate::telemetry::decisions::{ClockReading, Counts, Decision, Encoder, MAGIC};
+use crate::telemetry::decisions::{Decision, Head, block};
 use crate::wire::Operation;
 
 const GET: Operation = Operation::GetPoints;
@@ -36,15 +36,14 @@ struct Recorded {
 
 impl Recorded {
     fn new() -> Self {
-        Recorded { folder: tempfile::tempdir().unwrap(), bytes: MAGIC.to_vec() }
+        Recorded { folder: tempfile::tempdir().unwrap(), bytes: Vec::new() }
     }
 
     /// Adds a run of the server that begins shortly before midnight, with this many decisions in a block.
     fn run(mut self, run: u64, decisions: &[Decision], block_size: usize) -> Self {
-        let mut encoder = Encoder::new(run);
-        for block in decisions.chunks(block_size) {
-            let written_at = ClockReading { tick: Tick(0), unix_ms: BEFORE_MIDNIGHT_MS };
-            encoder.block(written_at, Counts::default(), &mut block.to_vec(), &mut self.bytes);
+        let head = Head { run, unix_ms: BEFORE_MIDNIGHT_MS, ..Head::default() };
+        for decisions in decisions.chunks(block_size) {
+            self.bytes.extend(block(&head, decisions).unwrap());
         }
         self
     }
@@ -138,6 +137,7 @@ impl<'l> LiveKeys<'l> {
         let query = LimitQuery { operation, in_flight, now: Tick(at) };
         let outcome = budget.decide(policy, query, DecidedBy::ALONE, || unix);
         self.decisions.push(Decision {
+            unix_ms: BEFORE_MIDNIGHT_MS + (at / 1_000_000) as i64,
             at: Tick(at),
             key: format!("k{key}").into(),
             tier: tier.clone(),
@@ -233,6 +233,7 @@ fn concurrent_decisions_are_the_same_in_a_replay() {
             let over = budget.decide(&policy, ask, DecidedBy::ALONE, || 0).over.map(|(limit, _)| limit);
             admitted.fetch_add(over.is_none().into(), Ordering::Relaxed);
             Decision {
+                unix_ms: 0,
                 at: now,
                 key: "k".into(),
                 tier: None,
@@ -283,9 +284,10 @@ fn usage_of_the_day_before_the_record_or_in_a_gap_counts() {
     live.request(0, None, GET, 0, 2 * SECOND);
     assert!(live.decisions[5].refused);
     let mut recorded = Recorded::new();
-    let (mut encoder, written_at) = (Encoder::new(1), ClockReading { tick: Tick(0), unix_ms: BEFORE_MIDNIGHT_MS });
-    encoder.block(written_at, Counts::default(), &mut live.decisions[..2], &mut recorded.bytes);
-    encoder.block(written_at, Counts { lost: 2, strangers: 0 }, &mut live.decisions[2..], &mut recorded.bytes);
+    for (lost, decisions) in [(0, &live.decisions[..2]), (2, &live.decisions[2..])] {
+        let head = Head { run: 1, unix_ms: BEFORE_MIDNIGHT_MS, lost, strangers: 0 };
+        recorded.bytes.extend(block(&head, decisions).unwrap());
+    }
     let over: Vec<bool> = recorded.replayed(&limits).into_iter().map(|(_, over)| over).collect();
     assert_eq!(over, [false, false, false, false, false, true]);
 }
@@ -386,16 +388,13 @@ fn a_suggestion_tells_how_often_each_key_asked_and_ends_in_a_section() {
 
 #[test]
 fn an_empty_record_plans_nothing_and_suggests_nothing() {
-    for bytes in [Vec::new(), MAGIC.to_vec()] {
-        let recorded = Recorded { bytes, ..Recorded::new() };
-        let (text, result) = recorded.plan("", false);
-        assert!(result.is_err_and(|failure| failure.code() == 1) && text.contains("There are no decisions"), "{text}");
-        assert_eq!(recorded.plan("", true).0, "[]\n");
-        let (text, result) =
-            recorded.command(|log| LimitsCommand::Suggest(SuggestArgs { log, json: false, toml: true }));
-        assert_eq!(text, "", "no half section");
-        assert!(result.unwrap_err().to_string().contains("nothing to suggest from"));
-    }
+    let recorded = Recorded::new();
+    let (text, result) = recorded.plan("", false);
+    assert!(result.is_err_and(|failure| failure.code() == 1) && text.contains("There are no decisions"), "{text}");
+    assert_eq!(recorded.plan("", true).0, "[]\n");
+    let (text, result) = recorded.command(|log| LimitsCommand::Suggest(SuggestArgs { log, json: false, toml: true }));
+    assert_eq!(text, "", "no half section");
+    assert!(result.unwrap_err().to_string().contains("nothing to suggest from"));
 }
 
 #[test]

@@ -40,6 +40,7 @@ async fn each_decision_on_a_known_key_is_recorded_with_what_it_went_by() {
             let _ = w.ask("getPoints", no_key, "memberID=7").await;
         }
         let decision = |second: u64, operation, over: Option<Limit>| Decision {
+            unix_ms: 1_000_000 + 1000 * second as i64,
             at: Tick(0).plus(Duration::from_secs(second)),
             key: "k1".into(),
             tier: None,

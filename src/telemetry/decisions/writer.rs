@@ -1,43 +1,32 @@
-//! Writes the decision record: a request pushes into a bounded ring and never waits, and a thread writes blocks and
-//! rotates the file at half of `decisions_max_size`. What does not fit, or cannot be written, is counted, and the count
-//! is written with the next block, so that a reader knows how much was dropped. A process that takes over from another
-//! one holds its decisions until the other has closed the file.
+//! Writes the decision record: a request pushes into a bounded queue and never waits, and a thread writes blocks. A block
+//! is one write to the end of the file, so that two processes (in a hand-over) may write one record. The file becomes
+//! the older one at half of `decisions_max_size`. What does not fit into the queue or cannot be written is counted, and
+//! the count is in the next block.
 
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::Decision;
-use super::file::{OpenError, RecordFile, rotate};
-use super::format::{ClockReading, Counts, Encoder};
-use crate::clock::{Clock, Tick};
-use crate::telemetry::background_writer::{BackgroundWriter, Batch};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde::Serialize;
 
-/// Decisions that wait for the writer: 0.2 s of 80,000 requests a second, 1.3 MB.
-const RING: usize = 16_384;
+use super::{Decision, Head, RecordError, check, older};
+use crate::clock::{Clock, Tick};
+use crate::telemetry::writer::{BackgroundWriter, Batch};
+
+/// Decisions that wait for the writer: 0.2 s of 80,000 requests a second, 1.5 MB.
+const QUEUE: usize = 16_384;
 
 /// How long a decision may wait to be written. This is what kill -9 may lose.
 const MAX_DELAY: Duration = Duration::from_millis(900);
 
-/// The estimated size of pending decisions at which they are written.
-const BLOCK_SIZE: usize = 32 * 1024;
-
-/// How long a process that took over from another one holds its decisions at least. The other one may be holding its
-/// own for a third one, and opens the file up to half a second after it has handed over. If this process opened the file
-/// first, the other one could never write them.
-const MIN_HOLD: Duration = Duration::from_secs(1);
-
-/// How long it holds them at most, while another process has the file.
-const MAX_HOLD: Duration = Duration::from_secs(5);
-
-/// How many it holds at most, some 10 MB. Fewer come within [`MAX_HOLD`].
-const MAX_HELD: usize = 131_072;
-
-/// How often the last batch tries to open a file that another process has, and the time between two tries: half a second
-/// in all, within the second that closing waits for the writer.
-const LAST_TRIES: u32 = 25;
-const TRY_INTERVAL: Duration = Duration::from_millis(20);
+/// Decisions in a block, some 600 KB before compression.
+const MAX_BLOCK: usize = 4096;
 
 /// The decision record of this process.
 #[derive(Debug)]
@@ -51,33 +40,20 @@ impl DecisionLog {
     /// `max_size` bytes together.
     ///
     /// # Errors
-    /// A file that cannot be opened, that another process writes, or that is not a record.
-    pub fn open(path: &Path, max_size: u64, clock: Clock) -> Result<Self, OpenError> {
-        let file = RecordFile::open(path)?;
-        Self::start(Writer::new(Some(file), path, max_size, clock))
-    }
-
-    /// Opens the record in a process that takes over from another one: decisions are held until the other one has closed
-    /// the file.
-    ///
-    /// # Errors
-    /// A file that cannot be opened or is not a record.
-    pub fn open_as_successor(path: &Path, max_size: u64, clock: Clock) -> Result<Self, OpenError> {
-        match RecordFile::open(path) {
-            Ok(_) | Err(OpenError::Locked(_)) => Self::start(Writer::holding(path, max_size, clock)),
-            Err(unusable) => Err(unusable),
-        }
-    }
-
-    fn start(mut writer: Writer) -> Result<Self, OpenError> {
-        let (path, strangers) = (writer.path.clone(), Arc::<AtomicU64>::default());
+    /// A file that cannot be opened, or that is no record.
+    pub fn open(path: &Path, max_size: u64, clock: Clock) -> Result<Self, RecordError> {
+        check(path)?;
+        let unusable = |cause| RecordError::Unusable { path: path.to_owned(), cause };
+        open(path).map_err(unusable)?;
+        let mut writer = Writer::new(path, max_size, clock);
+        let strangers = Arc::<AtomicU64>::default();
         let counted = strangers.clone();
-        let write = move |batch: Batch<'_, Decision>| {
-            writer.counts.strangers += counted.swap(0, Ordering::SeqCst);
-            writer.process(&batch)
+        let write = move |batch: &mut Batch<'_, Decision>| {
+            writer.head.strangers += counted.swap(0, Ordering::Relaxed);
+            writer.process(batch)
         };
-        let decisions = BackgroundWriter::start("the decision record", "decision-log", RING, write);
-        Ok(DecisionLog { decisions: decisions.map_err(|cause| OpenError::Io { path, cause })?, strangers })
+        let decisions = BackgroundWriter::start("the decision record", "decision-log", QUEUE, write);
+        Ok(DecisionLog { decisions: decisions.map_err(unusable)?, strangers })
     }
 
     /// Hands a decision to the writer, or counts it as lost.
@@ -87,13 +63,9 @@ impl DecisionLog {
 
     /// Counts a request without a valid key that exceeded `limits.strangers`.
     pub fn count_stranger(&self) {
-        self.strangers.fetch_add(1, Ordering::SeqCst);
-        self.decisions.wake();
-    }
-
-    /// Begins a new file if this one was moved.
-    pub fn reopen(&self) {
-        self.decisions.reopen();
+        if self.strangers.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.decisions.wake();
+        }
     }
 
     /// Has the writer write what is queued and end, and does not wait for it.
@@ -113,181 +85,220 @@ struct Writer {
     /// The largest size of a file: half of `log.decisions_max_size`.
     max_file_size: u64,
     clock: Clock,
-    /// `None`: it was moved and no new one could be made yet, or another process has it.
-    file: Option<RecordFile>,
-    /// Whether decisions are held, because another process may still write the file.
-    holds: bool,
-    encoder: Encoder,
+    /// The head of the next block.
+    head: Head,
     pending: Vec<Decision>,
-    /// The estimated size of `pending`.
-    pending_size: usize,
     /// Since when something is pending.
     pending_since: Option<Tick>,
-    /// Counts that are not written yet.
-    counts: Counts,
-    failing: bool,
-    /// Kept to reuse its memory.
-    block: Vec<u8>,
-    /// Waits between two tries to open the file. A test closes the other process's file meanwhile.
-    wait: Box<dyn FnMut(Duration) + Send>,
+    is_failing: bool,
 }
 
 impl Writer {
-    fn new(file: Option<RecordFile>, path: &Path, max_size: u64, clock: Clock) -> Self {
+    fn new(path: &Path, max_size: u64, clock: Clock) -> Self {
         Writer {
-            file,
-            holds: false,
             path: path.to_owned(),
             max_file_size: max_size / 2,
             clock,
-            encoder: Encoder::new(fastrand::u64(..)),
+            head: Head { run: fastrand::u64(..), ..Head::default() },
             pending: Vec::new(),
-            pending_size: 0,
             pending_since: None,
-            counts: Counts::default(),
-            failing: false,
-            block: Vec::new(),
-            wait: Box::new(std::thread::sleep),
+            is_failing: false,
         }
-    }
-
-    /// A writer that holds its decisions until another process has closed the file.
-    fn holding(path: &Path, max_size: u64, clock: Clock) -> Self {
-        Writer { holds: true, ..Writer::new(None, path, max_size, clock) }
     }
 
     /// Returns after how long it is to be called again.
-    fn process(&mut self, batch: &Batch<'_, Decision>) -> Option<Duration> {
-        if batch.reopen
-            && !self.file.as_ref().is_some_and(RecordFile::is_in_place)
-            && let Err(error) = self.reopen_file()
-        {
-            tracing::error!("the decision record cannot be reopened: {error}");
+    fn process(&mut self, batch: &mut Batch<'_, Decision>) -> Option<Duration> {
+        self.head.lost += batch.dropped;
+        for decision in &mut batch.records {
+            self.pending.push(decision);
+            if self.pending.len() >= MAX_BLOCK {
+                self.write();
+            }
         }
-        self.counts.lost += batch.dropped;
-        for decision in batch.records() {
-            self.add(decision);
-        }
-        self.write_if_due(batch.last)
-    }
-
-    /// Writes what is pending if it has waited long enough or if this is the `last` batch. Otherwise it returns after how
-    /// long to try again.
-    fn write_if_due(&mut self, last: bool) -> Option<Duration> {
-        let now = self.clock.now();
-        if self.pending.is_empty() && self.counts == Counts::default() {
+        if self.pending.is_empty() && self.head.lost + self.head.strangers == 0 {
             return None;
         }
+        let now = self.clock.now();
         let waited = now.since(*self.pending_since.get_or_insert(now));
-        if self.holds && !self.release(waited, last) {
-            return Some(TRY_INTERVAL);
-        }
-        if last || waited >= MAX_DELAY {
+        if batch.last || waited >= MAX_DELAY {
             self.write();
             return None;
         }
         Some(MAX_DELAY - waited)
     }
 
-    /// Stops holding if the file is free or the decisions were held for long enough. Returns whether it did.
-    fn release(&mut self, waited: Duration, last: bool) -> bool {
-        let must_release = last || waited >= MAX_HOLD || self.pending.len() >= MAX_HELD;
-        if !must_release && waited < MIN_HOLD {
-            return false;
-        }
-        match self.open_held(last) {
-            Err(OpenError::Locked(_)) if !must_release => return false,
-            Ok(file) => self.file = Some(file),
-            // The write tries again and logs the error.
-            Err(_) => {}
-        }
-        self.holds = false;
-        // Added again, so that they are written in blocks of the usual size.
-        self.pending_size = 0;
-        std::mem::take(&mut self.pending).into_iter().for_each(|decision| self.add(decision));
-        true
-    }
-
-    /// Opens the file that another process writes, or wrote. For the `last` batch it waits a moment, since a third
-    /// process may have the file open only to check it.
-    fn open_held(&mut self, last: bool) -> Result<RecordFile, OpenError> {
-        for _ in 1..if last { LAST_TRIES } else { 1 } {
-            match RecordFile::open(&self.path) {
-                Err(OpenError::Locked(_)) => (self.wait)(TRY_INTERVAL),
-                opened => return opened,
-            }
-        }
-        RecordFile::open(&self.path)
-    }
-
-    fn add(&mut self, decision: Decision) {
-        self.pending_size += estimated_size(&decision);
-        self.pending.push(decision);
-        if self.pending_size >= BLOCK_SIZE && !self.holds {
-            self.write();
-        }
-    }
-
     /// Writes what is pending as one block, or counts it as lost.
     fn write(&mut self) {
-        let written = self.try_write();
+        self.pending.sort_by_key(|decision| decision.at);
+        self.head.unix_ms = self.clock.unix_ms();
+        let written = block(&self.head, &self.pending).and_then(|block| self.append(&block));
+        let path = self.path.display();
         if let Err(error) = &written {
-            if !self.failing {
-                tracing::error!("the decision record cannot be written; its decisions are lost: {error}");
+            if !self.is_failing {
+                tracing::error!(%error, %path, "the decision record cannot be written; its decisions are lost");
             }
-            // Keys that were numbered in the lost block must be numbered again.
-            self.encoder.start_over();
-            self.counts.lost += self.pending.len() as u64;
+            self.head.lost += self.pending.len() as u64;
         } else {
-            if self.failing {
-                tracing::info!(lost = self.counts.lost, "the decision record is written again");
+            if self.is_failing {
+                tracing::info!(lost = self.head.lost, %path, "the decision record is written again");
             }
-            self.counts = Counts::default();
+            (self.head.lost, self.head.strangers) = (0, 0);
         }
-        self.failing = written.is_err();
+        self.is_failing = written.is_err();
         self.pending.clear();
-        (self.pending_size, self.pending_since) = (0, None);
+        self.pending_since = None;
     }
 
-    fn try_write(&mut self) -> Result<(), OpenError> {
-        if !self.file.as_ref().is_some_and(RecordFile::is_unchanged) {
-            self.reopen_file()?;
+    /// Opens the file for each block, so that it does not matter who has moved it meanwhile.
+    fn append(&self, block: &[u8]) -> io::Result<()> {
+        let mut file = open(&self.path)?;
+        let length = file.metadata()?.len();
+        if length > 0 && length + block.len() as u64 > self.max_file_size {
+            fs::rename(&self.path, older(&self.path))?;
+            file = open(&self.path)?;
         }
-        self.encode();
-        let block = self.block.len() as u64;
-        let is_full = |file: &RecordFile| !file.is_empty() && file.length() + block > self.max_file_size;
-        if self.file.as_ref().is_some_and(is_full) {
-            rotate(&self.path)?;
-            self.reopen_file()?;
-            self.encode();
-        }
-        // Kept only on success: opening it again checks what a failure left.
-        if let Some(mut file) = self.file.take() {
-            file.append(&self.block).map_err(|cause| OpenError::Io { path: self.path.clone(), cause })?;
-            self.file = Some(file);
-        }
-        Ok(())
-    }
-
-    fn encode(&mut self) {
-        let now = ClockReading { tick: self.clock.now(), unix_ms: self.clock.unix_ms() };
-        self.block.clear();
-        self.encoder.block(now, self.counts, &mut self.pending, &mut self.block);
-    }
-
-    fn reopen_file(&mut self) -> Result<(), OpenError> {
-        self.file = None; // closed first, since its lock would keep this process out too
-        self.file = Some(RecordFile::open(&self.path)?);
-        self.encoder.start_over();
-        Ok(())
+        file.write_all(block)
     }
 }
 
-/// About how many bytes a decision takes. The maximum is four times as many, so a block is always far smaller than the
-/// smallest file.
-fn estimated_size(decision: &Decision) -> usize {
-    8 + decision.key.len() + decision.tier.as_ref().map_or(0, |tier| tier.len())
+fn open(path: &Path) -> io::Result<File> {
+    // The record says who called and when, so other users must not read it.
+    OpenOptions::new().create(true).append(true).mode(0o640).open(path)
+}
+
+/// A block, as it is appended to a file.
+///
+/// # Errors
+/// None of what it is made of fails.
+pub fn block(head: &Head, decisions: &[Decision]) -> io::Result<Vec<u8>> {
+    fn line(gzip: &mut GzEncoder<Vec<u8>>, value: &impl Serialize) -> io::Result<()> {
+        serde_json::to_writer(&mut *gzip, value)?;
+        gzip.write_all(b"\n")
+    }
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    line(&mut gzip, head)?;
+    decisions.iter().try_for_each(|decision| line(&mut gzip, decision))?;
+    gzip.finish()
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::super::{Block, RecordReader};
+    use super::*;
+    use crate::model::Limit;
+    use crate::telemetry::CLOSE_TIMEOUT;
+    use crate::wire::Operation;
+
+    fn decision(n: u64) -> Decision {
+        Decision {
+            unix_ms: 1_790_000_000_000 + n as i64,
+            at: Tick(n * 1_000_000),
+            key: format!("k{}", n % 7).into(),
+            tier: n.is_multiple_of(2).then(|| "gold".into()),
+            operation: Operation::ALL[n as usize % Operation::COUNT],
+            over: n.is_multiple_of(3).then_some(Limit::WriteRate),
+            refused: n.is_multiple_of(3),
+            over_candidate: n.is_multiple_of(5),
+            in_flight: (n % 4) as u32,
+            used_today: n,
+        }
+    }
+
+    fn decisions(range: std::ops::Range<u64>) -> Vec<Decision> {
+        range.map(decision).collect()
+    }
+
+    /// The blocks of a file, and how many bytes of it are damaged.
+    fn read(path: &Path) -> (Vec<Block>, u64) {
+        let mut reader = RecordReader::open(path).unwrap();
+        let blocks = std::iter::from_fn(|| reader.next_block().unwrap()).collect();
+        (blocks, reader.damaged())
+    }
+
+    /// A writer of a record in a folder of its own.
+    fn writer(max_size: u64) -> (tempfile::TempDir, Writer) {
+        let folder = tempfile::tempdir().unwrap();
+        let writer = Writer::new(&folder.path().join("d.log"), max_size, Clock::manual(1_790_000_000));
+        (folder, writer)
+    }
+
+    #[test]
+    fn every_decision_recorded_before_the_close_is_in_the_file_and_runs_follow_each_other() {
+        let (_folder, Writer { path, clock, .. }) = writer(0);
+        for run in 0..3 {
+            let log = DecisionLog::open(&path, 1 << 20, clock.clone()).unwrap();
+            decisions(run * 100..run * 100 + 100).into_iter().for_each(|decision| log.record(decision));
+            (0..4).for_each(|_| log.count_stranger());
+            log.close(Instant::now() + CLOSE_TIMEOUT);
+        }
+        let (blocks, damaged) = read(&path);
+        assert_eq!(damaged, 0);
+        assert_eq!(blocks.iter().map(|block| block.head.strangers).sum::<u64>(), 12);
+        let mut runs: Vec<u64> = blocks.iter().map(|block| block.head.run).collect();
+        runs.dedup();
+        assert_eq!(runs.len(), 3, "{runs:?}");
+        assert_eq!(blocks.into_iter().flat_map(|block| block.decisions).collect::<Vec<_>>(), decisions(0..300));
+    }
+
+    #[test]
+    fn a_block_is_written_when_it_is_full_or_has_waited() {
+        let (_folder, mut writer) = writer(1 << 30);
+        let mut process = |records: Vec<Decision>, last| {
+            let mut records = records.into_iter();
+            writer.process(&mut Batch { records: &mut records, dropped: 2, reopen: false, last })
+        };
+        assert_eq!(process(decisions(0..3), false), Some(MAX_DELAY));
+        assert_eq!(process(decisions(3..MAX_BLOCK as u64 + 1), false), Some(MAX_DELAY));
+        assert_eq!(process(Vec::new(), true), None);
+        let (blocks, _) = read(&writer.path);
+        let counts: Vec<_> = blocks.iter().map(|block| (block.decisions.len(), block.head.lost)).collect();
+        assert_eq!(counts, [(MAX_BLOCK, 4), (1, 2)]);
+    }
+
+    #[test]
+    fn the_file_becomes_the_older_one_before_it_is_too_large() {
+        let (_folder, mut writer) = writer(2 * 16_384);
+        for n in 0..100 {
+            writer.pending = decisions(n * 100..n * 100 + 100);
+            writer.write();
+            let size = |path: &Path| fs::metadata(path).map_or(0, |meta| meta.len());
+            assert!(size(&writer.path) <= 16_384 && size(&older(&writer.path)) <= 16_384);
+        }
+        let recorded: Vec<_> =
+            [older(&writer.path), writer.path.clone()].iter().flat_map(|path| read(path).0).collect();
+        let kept = recorded.iter().map(|block| block.decisions.len() as u64).sum::<u64>();
+        assert!(kept >= 400, "{kept}");
+        let recorded = recorded.into_iter().flat_map(|block| block.decisions).collect::<Vec<_>>();
+        assert_eq!(recorded, decisions(10_000 - kept..10_000), "the latest ones are kept");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_counted_and_a_moved_file_is_made_anew() {
+        let (folder, mut writer) = writer(1 << 30);
+        let path = std::mem::replace(&mut writer.path, folder.path().join("none/d.log"));
+        writer.pending = decisions(0..5);
+        writer.write();
+        assert_eq!((writer.head.lost, writer.is_failing), (5, true));
+        writer.path = path.clone();
+        for n in 5..8 {
+            writer.pending = decisions(n..n + 1);
+            writer.write();
+            fs::rename(&path, folder.path().join(n.to_string())).unwrap();
+        }
+        let lost = [5, 6, 7].map(|n: u64| read(&folder.path().join(n.to_string())).0[0].head.lost);
+        assert_eq!((lost, writer.is_failing), ([5, 0, 0], false));
+    }
+
+    #[test]
+    fn what_is_no_record_is_left_alone() {
+        let (folder, Writer { path, clock, .. }) = writer(0);
+        fs::write(&path, "a note of somebody").unwrap();
+        for (path, said) in
+            [(&*path, "d.log is no record"), (folder.path(), "is no file"), (Path::new("/a/b"), "/a/b: ")]
+        {
+            let error = DecisionLog::open(path, 1 << 20, clock.clone()).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a note of somebody");
+    }
+}

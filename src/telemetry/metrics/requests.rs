@@ -10,7 +10,7 @@ use prometheus_client::metrics::MetricType;
 use thread_local::ThreadLocal;
 
 use super::encode::{NoLabels, counters};
-use crate::telemetry::{CacheUse, Outcome};
+use crate::telemetry::{AccessLine, CacheUse};
 use crate::wire::{MAX_CODE, Operation};
 
 /// Operations, and requests that name none.
@@ -60,8 +60,8 @@ const LATENCY_CLASSES: [&str; 4] = ["hit", "miss", "write", "refused"];
 impl LatencyClass {
     fn of(cache: Option<CacheUse>) -> Self {
         match cache {
-            Some(CacheUse::Hit | CacheUse::WhileRevalidating) => LatencyClass::Hit,
-            Some(CacheUse::Miss | CacheUse::Stale | CacheUse::IfError | CacheUse::Collapsed) => LatencyClass::Miss,
+            Some(CacheUse::Hit | CacheUse::StaleWhileRevalidate) => LatencyClass::Hit,
+            Some(CacheUse::Miss | CacheUse::Stale | CacheUse::StaleIfError | CacheUse::Collapsed) => LatencyClass::Miss,
             Some(CacheUse::Write) => LatencyClass::Write,
             Some(CacheUse::Refused) | None => LatencyClass::Refused,
         }
@@ -122,7 +122,7 @@ pub struct RequestMetrics {
 
 impl RequestMetrics {
     /// Counts the end of one request.
-    pub fn count(&self, outcome: &Outcome) {
+    pub fn count(&self, outcome: &AccessLine) {
         let block = self.blocks.get_or_default();
         let operation = outcome.operation.map_or(OPERATIONS - 1, Operation::index);
         let code = usize::from(outcome.code.unwrap_or(0));
@@ -206,11 +206,11 @@ impl RequestMetrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::metrics::{Collector, Format, Metrics};
-    use crate::telemetry::outcome::tests::example;
+    use crate::telemetry::access_line::tests::example;
+    use crate::telemetry::metrics::{Collector, Metrics};
 
-    fn outcome(code: Option<u8>, cache: Option<CacheUse>, took: Duration) -> Outcome {
-        Outcome { code, cache, took, ..example() }
+    fn outcome(code: Option<u8>, cache: Option<CacheUse>, took: Duration) -> AccessLine {
+        AccessLine { code, cache, took, ..example() }
     }
 
     #[derive(Debug, Default)]
@@ -238,7 +238,7 @@ mod tests {
         let totals = metrics.0.totals();
         assert_eq!((totals.by_code[0], totals.by_code[12], totals.latency[0][0]), (3000, 3, 3000));
         assert_eq!(totals.by_cache.as_flattened().iter().sum::<u64>(), 3003);
-        let text = Metrics::new(vec![Box::new(metrics)]).encode(Format::Prometheus);
+        let text = Metrics::new(vec![Box::new(metrics)]).encode();
         for line in [
             "guildgate_requests_total{operation=\"getPoints\",code=\"ok\",cache=\"hit\"} 3000",
             "guildgate_requests_total{operation=\"getPoints\",code=\"12\",cache=\"none\"} 3",

@@ -59,6 +59,13 @@ impl World {
         std::fs::read(self.path(name)).unwrap()
     }
 
+    /// The JSON lines of a record of decisions.
+    pub fn decisions(&self, name: &str) -> String {
+        let mut lines = String::new();
+        let _ = flate2::read::MultiGzDecoder::new(&*self.read(name)).read_to_string(&mut lines); // it may be empty
+        lines
+    }
+
     /// The file as text.
     #[track_caller]
     pub fn text(&self, name: &str) -> String {
