@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use clap::Subcommand;
 
 use super::error::CommandError;
-use super::output::{JsonArg, print_outcome, print_rows};
+use super::output::{JsonArg, print_rows};
 use crate::model::{GuildId, NOTE_KINDS, counted};
 use crate::records::Records;
 use crate::records::guild::{self, GuildChange, GuildInput, GuildName};
@@ -72,7 +72,7 @@ async fn remove(records: &Records, id: &GuildId, yes: bool, out: &mut dyn Write)
     let notes = NOTE_KINDS.iter().map(|kind| counted(removed.notes[kind.plural], kind.name));
     let with: Vec<String> = std::iter::once(counted(removed.members, "member")).chain(notes).collect();
     let (with, keys) = (with.join(", "), counted(removed.keys, "key"));
-    print_outcome(out, &format!("guild {id} was removed, with {with} and {keys}"))
+    Ok(writeln!(out, "guild {id} was removed, with {with} and {keys}")?)
 }
 
 /// Asks on the terminal whether to remove the guild; returns an error if the answer is not yes.

@@ -171,14 +171,14 @@ mod tests {
     async fn a_key_that_cannot_be_printed_is_named_by_its_id() {
         let store = TestStore::new().await;
         store.run("guild add 81 --name Night_Watch").await.unwrap();
-        let message = store.run_into("key create --guild 81", &mut FullOutput).await.unwrap_err().message;
+        let message = store.run_into("key create --guild 81", &mut FullOutput).await.unwrap_err().to_string();
         let id = store.records.store.keys().await.unwrap().remove(0).id;
         let outcome = format!("key {id} was created, but the secret could not be printed");
         assert!(message.starts_with(&outcome), "{message}");
         assert!(message.contains(&format!("`guildgate key revoke {id}`")) && !message.contains("gg_"), "{message}");
         for (overlap, previous) in [("24h", "the previous secret works until 2"), ("0s", "no other secret works")] {
             let rotate = format!("key rotate {id} --overlap {overlap}");
-            let message = store.run_into(&rotate, &mut FullOutput).await.unwrap_err().message;
+            let message = store.run_into(&rotate, &mut FullOutput).await.unwrap_err().to_string();
             for part in [&format!("key {id} was rotated, "), previous, &format!("`guildgate key rotate {id}` makes")] {
                 assert!(message.contains(part), "{part}: {message}");
             }

@@ -3,7 +3,7 @@
 mod check; // check
 mod cluster; // cluster
 mod conform; // conform
-mod error; // a command that failed: exit code 1
+mod error; // a command that failed, and its exit code
 mod guild; // guild
 mod health; // health
 mod input; // files and stdin, plain or gzip
@@ -14,7 +14,6 @@ mod notes; // warn, review
 mod output; // what commands print
 mod progress; // bars on a terminal
 mod store; // store
-mod table; // aligned columns
 mod transfer; // import, export
 mod why; // why
 
@@ -32,7 +31,7 @@ use tokio::signal::ctrl_c;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::clock::Clock;
-use crate::config::{self, Config, LoadError, Loaded, StoreAt};
+use crate::config::{self, Config, Loaded, StoreAt};
 use crate::keys::hide_keys;
 use crate::process::{self, HeldSignals, ProcessError};
 use crate::records::Records;
@@ -122,58 +121,6 @@ enum RecordCommand {
     Review(notes::NoteCommand<ReviewInput>),
 }
 
-/// Why the process does not exit with 0.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    /// Exit 1.
-    #[error("{0}")]
-    Failed(#[from] CommandError),
-    /// Exit 2: bad usage or bad configuration.
-    #[error("{0}")]
-    Unusable(String),
-    /// Exit 3: `limits plan` found requests that were accepted and would be refused.
-    #[error("{0}")]
-    WouldRefuse(String),
-    /// The process log already contains the reason.
-    #[error("")]
-    Logged { code: u8 },
-}
-
-impl Failure {
-    /// The process's exit code.
-    fn code(&self) -> u8 {
-        match self {
-            Failure::Failed(_) => 1,
-            Failure::Unusable(_) => 2,
-            Failure::WouldRefuse(_) => 3,
-            Failure::Logged { code } => *code,
-        }
-    }
-}
-
-impl From<LoadError> for Failure {
-    fn from(error: LoadError) -> Self {
-        Failure::Unusable(error.to_string())
-    }
-}
-
-impl From<ProcessError> for Failure {
-    fn from(error: ProcessError) -> Self {
-        match error {
-            ProcessError::Failed(message) => CommandError::new(message).into(),
-            ProcessError::Unusable(message) => Failure::Unusable(message),
-            ProcessError::Logged { exit_code: code } => Failure::Logged { code },
-        }
-    }
-}
-
-/// The output could not be written.
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        CommandError::from(error).into()
-    }
-}
-
 /// Parses the arguments, runs the command and reports an error on stderr. `held`: the signals that are held back since the
 /// process began, which only a server keeps so.
 pub fn run(held: HeldSignals) -> ExitCode {
@@ -181,17 +128,19 @@ pub fn run(held: HeldSignals) -> ExitCode {
     let result = match Cli::try_parse_from(args) {
         Ok(cli) => cli.command.run(held, cli.config.filter(|path| !path.as_os_str().is_empty())),
         // Help or the version. Clap's own exit does not report an error such as a full disk.
-        Err(error) if !error.use_stderr() => error.print().and_then(|()| io::stdout().flush()).map_err(Failure::from),
+        Err(error) if !error.use_stderr() => {
+            error.print().and_then(|()| io::stdout().flush()).map_err(CommandError::from)
+        }
         Err(error) => return usage_error(&error),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Failed(error)) if error.is_broken_pipe() => ExitCode::SUCCESS,
-        Err(failure) => {
-            if !matches!(failure, Failure::Logged { .. }) {
-                print_message(&failure.to_string());
-            }
-            ExitCode::from(failure.code())
+        // The reader of stdout closed it, as `| head` does. That ends the command and is no failure.
+        Err(CommandError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(CommandError::Process(ProcessError::Logged { exit_code })) => ExitCode::from(exit_code),
+        Err(error) => {
+            print_message(&error.to_string());
+            ExitCode::from(error.code())
         }
     }
 }
@@ -213,7 +162,7 @@ fn usage_error(error: &clap::Error) -> ExitCode {
 }
 
 impl Command {
-    fn run(self, held: HeldSignals, config_path: Option<PathBuf>) -> Result<(), Failure> {
+    fn run(self, held: HeldSignals, config_path: Option<PathBuf>) -> Result<(), CommandError> {
         let held = Some(held).filter(|_| matches!(self, Command::Serve { .. }));
         let load = || config::load(config_path.as_deref());
         let mut out = io::stdout().lock();
@@ -222,38 +171,38 @@ impl Command {
                 drop(out);
                 Ok(process::run(config_path, demo, held)?)
             }
-            Command::Check => check::run(&load()?, &mut out),
+            Command::Check => runtime()?.block_on(check::run(&load()?, &mut out)),
             Command::Record(RecordCommand::Key(keys::KeyCommand::Hash)) => {
-                Ok(keys::hash(&mut io::stdin().lock(), &mut out)?)
+                keys::hash(&mut io::stdin().lock(), &mut out)
             }
             Command::Record(RecordCommand::Key(keys::KeyCommand::Find(json))) => {
                 let loaded = load()?;
-                Ok(runtime()?.block_on(async {
+                runtime()?.block_on(async {
                     let needs_store = loaded.config.needs_store();
                     let store = if needs_store { Some(open_store(&loaded, IfMissing::Refuse).await?) } else { None };
                     keys::find(&loaded.config, store.as_deref(), json, &mut out).await
-                })?)
+                })
             }
             Command::Record(command) => {
                 let loaded = load()?;
                 command.must_be_in_store(&loaded.config).map_err(CommandError::new)?;
-                Ok(runtime()?.block_on(async {
+                runtime()?.block_on(async {
                     let store = open_store(&loaded, command.if_missing()).await?;
                     let records = Records { store, config: Arc::new(loaded.config), clock: Clock::system() };
                     command.run(&records, &mut out).await
-                })?)
+                })
             }
-            Command::Import(args) => Ok(runtime()?.block_on(args.run(&load()?, &mut out))?),
+            Command::Import(args) => runtime()?.block_on(args.run(&load()?, &mut out)),
             Command::Export(args) => {
                 drop(out); // another thread writes the records to it
-                Ok(runtime()?.block_on(args.run(&load()?))?)
+                runtime()?.block_on(args.run(&load()?))
             }
-            Command::Store(command) => Ok(runtime()?.block_on(command.run(&load()?.config.origin.store, &mut out))?),
+            Command::Store(command) => runtime()?.block_on(command.run(&load()?.config.origin.store, &mut out)),
             Command::Limits(command) => command.run(config_path.as_deref(), &mut out),
             Command::Why(args) => args.run(config_path.as_deref(), &mut out),
             Command::Conform(args) => args.run(config_path.as_deref(), &mut out),
             Command::Cluster(command) => runtime()?.block_on(command.run(&load()?, &mut out)),
-            Command::Health => Ok(health::run(config_path.as_deref())?),
+            Command::Health => health::run(config_path.as_deref()),
             Command::Schema => Ok(writeln!(out, "{:#}", config::schema())?),
             Command::Completions { shell } => {
                 let mut script = Vec::new(); // the generator panics if its output cannot be written
@@ -261,7 +210,7 @@ impl Command {
                 Ok(out.write_all(&script)?)
             }
             Command::Man { directory: None } => Ok(clap_mangen::Man::new(Cli::command()).render(&mut out)?),
-            Command::Man { directory: Some(folder) } => Ok(write_manual(&folder)?),
+            Command::Man { directory: Some(folder) } => write_manual(&folder),
         }
     }
 }

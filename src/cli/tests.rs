@@ -107,7 +107,7 @@ async fn a_warn_may_expire_after_a_duration() {
 #[tokio::test]
 async fn a_command_that_fails_says_what_to_do() {
     let store = TestStore::new().await;
-    let message = store.run("member list --guild 81").await.unwrap_err().message;
+    let message = store.run("member list --guild 81").await.unwrap_err().to_string();
     assert!(
         message.starts_with("guild 81 is not in the store; ") && message.contains("`guildgate guild add 81 "),
         "{message}"

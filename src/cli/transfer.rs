@@ -13,7 +13,7 @@ use indicatif::ProgressBar;
 
 use super::error::CommandError;
 use super::input::{BUFFER, decompressed, is_standard, open};
-use super::output::{print_outcome, print_to_stderr};
+use super::output::print_to_stderr;
 use super::progress::{byte_bar, record_bar};
 use super::{open_store, unless_interrupted};
 use crate::config::Loaded;
@@ -78,17 +78,21 @@ impl ImportArgs {
         };
         store.import(move || file.open(), mode, show).await.map_err(|error| match error {
             ImportError::Read(e) => CommandError::new(format!("{}; nothing was imported", cannot_read(&self.file, &e))),
-            other => other.into(),
+            ImportError::Bad(bad) => CommandError::new(format!(
+                "{bad}\nnothing was imported; fix these lines (`guildgate import --help` shows two), or import only the valid \
+                 ones with --partial"
+            )),
+            other => CommandError::new(other.to_string()),
         })
     }
 
     async fn commit(&self, import: UncommittedImport, out: &mut dyn Write) -> Result<(), CommandError> {
         let Imported { records, bad, .. } = import.commit().await?;
         if bad.total == 0 {
-            return print_outcome(out, &format!("{records} records imported"));
+            return Ok(writeln!(out, "{records} records imported")?);
         }
         print_to_stderr(&bad);
-        print_outcome(out, &format!("{records} records imported, bad lines left out: {}", bad.total))
+        Ok(writeln!(out, "{records} records imported, bad lines left out: {}", bad.total)?)
     }
 }
 
@@ -167,7 +171,7 @@ impl ExportArgs {
             };
             write(&store, file, is_gzip(&path)).map_err(|error| match error {
                 ExportError::Write(error) => cannot_write(error),
-                other => other.into(),
+                ExportError::Store(error) => error.into(),
             })
         });
         Ok((records.await?, part))
@@ -177,7 +181,7 @@ impl ExportArgs {
         if let Some(part) = part {
             part.replace_target().map_err(cannot_write(&self.file))?;
         }
-        if is_standard(&self.file) { Ok(()) } else { print_outcome(out, &format!("{records} records exported")) }
+        if is_standard(&self.file) { Ok(()) } else { Ok(writeln!(out, "{records} records exported")?) }
     }
 }
 
@@ -265,7 +269,7 @@ mod tests {
         let file = folder.path().join("store.db");
         let before = fs::read(&file).unwrap();
         let refused = export(&file, &store, &mut Vec::new()).await.unwrap_err();
-        assert!(refused.message.ends_with("name another file"), "{refused}");
+        assert!(refused.to_string().ends_with("name another file"), "{refused}");
         assert_eq!(fs::read(&file).unwrap(), before);
     }
 
@@ -283,7 +287,7 @@ mod tests {
         fs::remove_file(&link).unwrap();
         std::os::unix::fs::symlink("store.db", &link).unwrap();
         let refused = export(&link, &store, &mut Vec::new()).await.unwrap_err();
-        assert!(refused.message.contains("link.jsonl ") && refused.message.ends_with("name another file"));
+        assert!(refused.to_string().contains("link.jsonl ") && refused.to_string().ends_with("name another file"));
     }
 
     #[tokio::test]
@@ -293,8 +297,8 @@ mod tests {
         fs::write(&file, format!("nonsense\n{LINES}")).unwrap();
         let mut out = Vec::new();
         let error = import(ImportArgs { file: file.clone(), partial: false }, &store, &mut out).await.unwrap_err();
-        assert!(error.message.starts_with("line 1: not JSON"), "{error}");
-        assert!(error.message.ends_with("with --partial"), "{error}");
+        assert!(error.to_string().starts_with("line 1: not JSON"), "{error}");
+        assert!(error.to_string().ends_with("with --partial"), "{error}");
         import(ImportArgs { file, partial: true }, &store, &mut out).await.unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "1 records imported, bad lines left out: 1\n");
     }
@@ -305,7 +309,7 @@ mod tests {
         let missing = folder.path().join("none/in.jsonl");
         let read = import(ImportArgs { file: missing.clone(), partial: false }, &store, &mut Vec::new()).await;
         let written = export(&missing, &store, &mut Vec::new()).await;
-        assert!(read.unwrap_err().message.contains("none/in.jsonl cannot be read"));
-        assert!(written.unwrap_err().message.contains("none/in.jsonl cannot be written"));
+        assert!(read.unwrap_err().to_string().contains("none/in.jsonl cannot be read"));
+        assert!(written.unwrap_err().to_string().contains("none/in.jsonl cannot be written"));
     }
 }

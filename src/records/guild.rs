@@ -8,7 +8,8 @@ use utoipa::ToSchema;
 
 use super::Records;
 use crate::model::{GuildId, NOTE_KINDS};
-use crate::store::{GuildRecord, RemovedGuild, StoreError, refusals};
+pub use crate::store::GuildRecord as GuildRow;
+use crate::store::{RemovedGuild, StoreError, refusals};
 
 /// A guild's name. A blank one most likely comes from a shell variable that was not set.
 #[derive(Clone, Debug, Deserialize)]
@@ -32,15 +33,6 @@ pub struct GuildInput {
 pub struct GuildChange {
     pub name: Option<GuildName>,
     pub left: Option<bool>,
-}
-
-/// A guild.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct GuildRow {
-    pub id: GuildId,
-    pub name: String,
-    /// The bot has left it: its keys are answered with 03.
-    pub left: bool,
 }
 
 /// What was removed with a guild.
@@ -72,29 +64,21 @@ impl TryFrom<String> for GuildName {
     }
 }
 
-impl From<GuildRecord> for GuildRow {
-    fn from(GuildRecord { id, name, departed: left }: GuildRecord) -> Self {
-        GuildRow { id, name, left }
-    }
-}
-
 /// So many guilds after the id `after`, by id.
 pub async fn list(records: &Records, after: Option<&str>, limit: usize) -> Result<Vec<GuildRow>, StoreError> {
-    Ok(records.store.guilds_page(after, limit).await?.into_iter().map(GuildRow::from).collect())
+    records.store.guilds_page(after, limit).await
 }
 
 pub async fn show(records: &Records, id: &GuildId) -> Result<GuildRow, StoreError> {
-    let guild = records.store.guild(id).await?;
-    Ok(guild.ok_or_else(|| refusals::unknown_guild(id))?.into())
+    records.store.guild(id).await?.ok_or_else(|| refusals::unknown_guild(id))
 }
 
 pub async fn add(records: &Records, GuildInput { id, name }: GuildInput) -> Result<GuildRow, StoreError> {
-    Ok(records.store.add_guild(&id, &name.0).await?.into())
+    records.store.add_guild(&id, &name.0).await
 }
 
 pub async fn change(records: &Records, id: &GuildId, change: GuildChange) -> Result<GuildRow, StoreError> {
-    let GuildChange { name, left } = change;
-    Ok(records.store.set_guild(id, name.as_ref().map(|name| &*name.0), left).await?.into())
+    records.store.set_guild(id, change.name.as_ref().map(|name| &*name.0), change.left).await
 }
 
 /// Removes a guild with its members, notes and keys.

@@ -1,7 +1,6 @@
 //! Keys, by id and never by secret: a secret is in the row of a key that was made or rotated, and nowhere else.
 
 use std::convert::Infallible;
-use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -192,10 +191,13 @@ pub async fn change(records: &Records, id: &str, change: KeyChange) -> Result<Ke
 
 /// Gives a key another secret; the old one works for the overlap.
 pub async fn rotate(records: &Records, id: &str, rotation: Rotation) -> Result<IssuedKey, StoreError> {
-    let HumanDuration(overlap) = rotation.overlap.unwrap_or(OVERLAP);
+    let overlap = rotation.overlap.unwrap_or(OVERLAP).0;
     let key = ApiKey::generate().map_err(StoreError::Failed)?;
-    let until = (!overlap.is_zero()).then(|| end_of(overlap, records.clock.unix_ms()));
-    let rotated = records.store.rotate_key(id, key.digest(), until, records.clock.unix()).await?;
+    let now = records.clock.unix();
+    // A second more than that, so that it is not shorter than it says.
+    let seconds = i64::try_from(overlap.as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
+    let until = (seconds > 0).then(|| now.saturating_add(seconds).saturating_add(1));
+    let rotated = records.store.rotate_key(id, key.digest(), until, now).await?;
     Ok(IssuedKey { row: KeyRow::new(records, rotated), key: key.reveal().to_owned() })
 }
 
@@ -216,7 +218,8 @@ pub async fn find(config: &Config, store: Option<&Store>, secret: Digest, now: i
             return Err(StoreError::Refused("only the origin knows the keys (keys.source = \"origin\")".to_owned()));
         }
     };
-    let unknown = "no key has this secret: it was never made here, or was revoked, or rotated away";
+    let unknown = "no key has this secret: it was never made here, or was revoked, or rotated away (no trace is kept of \
+        these, so they cannot be told apart)";
     let (id, guild, tier, scope, expires) = found.ok_or_else(|| StoreError::Refused(unknown.to_owned()))?;
     if let Some(ended) = expires.filter(|ends| *ends <= now) {
         wrong.push(format!("it expired at {}, or was rotated and this secret ended then (02)", date_of(ended)));
@@ -241,33 +244,9 @@ fn random_id() -> String {
 
 /// Refuses a tier that the configuration does not have; `None` is the default tier.
 fn check_tier(records: &Records, tier: Option<&str>) -> Result<(), StoreError> {
-    let tiers = &records.config.limits.tiers;
-    match tier {
-        Some(tier) if tiers.iter().all(|t| t.name != tier) => {
-            let there: Vec<&str> = tiers.iter().map(|t| t.name.as_str()).collect();
-            Err(StoreError::Refused(format!("there is no tier '{tier}'; there is {}", there.join(", "))))
-        }
-        Some(_) | None => Ok(()),
-    }
-}
-
-/// The first whole Unix second at which so much time has passed since `now_ms`: what is to last a
-/// while lasts it.
-fn end_of(overlap: Duration, now_ms: i64) -> i64 {
-    let ends = now_ms.saturating_add(i64::try_from(overlap.as_millis()).unwrap_or(i64::MAX));
-    ends.div_euclid(1000) + i64::from(ends.rem_euclid(1000) > 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_overlap_is_never_shorter_than_it_says() {
-        for (overlap, now_ms, end) in
-            [(2000, 1_000_000, 1002), (2000, 1_000_001, 1003), (1, 1_000_999, 1001), (1, 0, 1)]
-        {
-            assert_eq!(end_of(Duration::from_millis(overlap), now_ms), end, "{overlap} ms from {now_ms}");
-        }
+    let there: Vec<&str> = records.config.limits.tiers.iter().map(|tier| tier.name.as_str()).collect();
+    match tier.filter(|tier| !there.contains(tier)) {
+        Some(tier) => Err(StoreError::Refused(format!("there is no tier '{tier}'; there is {}", there.join(", ")))),
+        None => Ok(()),
     }
 }

@@ -81,25 +81,6 @@ fn a_file_that_is_not_there_is_named() {
     world.run(&["export", "no/such/folder/out.jsonl"]).failed(1).names(&["out.jsonl"]);
 }
 
-#[test]
-fn a_command_whose_outcome_cannot_be_printed_says_what_it_did() {
-    let world = World::plain();
-    world.write("in.jsonl", contract_lines());
-    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
-    let to_full_stdout = ["sh", "-c", "exec \"$0\" \"$@\" > /dev/full"];
-    for (args, done) in [
-        (&["import", "in.jsonl"][..], "4 records imported, but this line could not be printed"),
-        (&["export", "out.jsonl"], "4 records exported, but this line could not be printed"),
-        (&["store", "backup", "b.db"], "bytes written to b.db, but this line could not be printed"),
-    ] {
-        let ran = world.run_by(&to_full_stdout, args).failed(1).names(&[done, "No space left on device"]);
-        assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
-    }
-    assert_eq!(exported(&world).lines().count(), 4);
-    assert_eq!(world.text("out.jsonl").lines().count(), 4);
-    world.run(&["store", "verify", "b.db"]).done();
-}
-
 #[tokio::test]
 async fn a_full_disk_under_an_export_or_under_the_copy_of_stdin_is_named() {
     let mut world = World::plain();

@@ -9,12 +9,11 @@ use clap::Args;
 use serde::Serialize;
 
 use super::LogArgs;
-use super::input::Input;
-use super::progress_bar;
-use super::suggested_limits::Demand;
+use super::input::{Input, read};
+use super::suggested_limits::suggested_limits;
 use crate::cli::error::CommandError;
-use crate::cli::output::print_to_stderr;
-use crate::cli::table::{Column, table};
+use crate::cli::output::{print_to_stderr, table};
+use crate::limits::day_of;
 use crate::model::date_of;
 use crate::planning::{BusiestInterval, Histogram, IntervalCounter, RecordSummary, RecordedDecision};
 
@@ -33,12 +32,18 @@ pub(in crate::cli) struct SuggestArgs {
 
 /// The requests of one key.
 #[derive(Clone, Debug, Default)]
-struct KeyRequests {
-    tier: Option<Arc<str>>,
-    requests: u64,
-    by_second: IntervalCounter,
+pub(super) struct KeyRequests {
+    /// Its last one.
+    pub(super) tier: Option<Arc<str>>,
+    pub(super) requests: u64,
+    seconds: IntervalCounter,
     per_second: Histogram,
-    by_minute: BusiestInterval,
+    pub(super) minutes: BusiestInterval,
+    pub(super) write_minutes: BusiestInterval,
+    /// UTC days.
+    pub(super) days: BusiestInterval,
+    /// The most under way at once.
+    pub(super) in_flight: u32,
 }
 
 /// One line of the output. Requests per second are over the seconds in which the key sent any.
@@ -58,52 +63,50 @@ struct Row<'s> {
     worst_minute_requests: u32,
 }
 
+const FIELDS: [&str; 10] =
+    ["key", "name", "tier", "requests", "p50", "p90", "p99", "peak", "worst_minute", "worst_minute_requests"];
+
 impl SuggestArgs {
-    pub(super) fn run(self, input: &Input, out: &mut dyn Write) -> Result<(), CommandError> {
+    pub(super) fn run(&self, input: &Input, out: &mut dyn Write) -> Result<(), CommandError> {
         let record = input.open()?;
-        let (mut keys, mut demand) = (Vec::new(), Demand::default());
-        let read = record.for_each(&mut progress_bar(), &mut |recorded| {
+        let mut keys: Vec<KeyRequests> = Vec::new();
+        let read = read(&record, &mut |recorded| {
             if recorded.key == keys.len() {
                 keys.push(KeyRequests::default());
             }
             keys[recorded.key].count(recorded);
-            demand.count(recorded);
         })?;
         read.warnings().iter().for_each(print_to_stderr);
         let rows = rows(input, &read, &keys);
-        let strangers = read.strangers();
-        if (self.json || self.toml)
-            && let Some(strangers) = &strangers
-        {
+        let strangers = read.strangers().unwrap_or_default();
+        if (self.json || self.toml) && !strangers.is_empty() {
             print_to_stderr(strangers.trim_end()); // so that stdout holds only the JSON or TOML
         }
         if self.json {
-            serde_json::to_writer(&mut *out, &rows)?;
-            return Ok(writeln!(out)?);
+            return Ok(writeln!(out, "{}", serde_json::to_string(&rows)?)?);
         }
         if read.decisions == 0 {
             return Err(CommandError::new("there is nothing to suggest from; let the server record for a while"));
         }
-        let toml = demand.suggest(&record)?;
+        let toml = suggested_limits(&keys, &record)?;
         if !self.toml {
-            let strangers = strangers.unwrap_or_default();
             let title = "Requests a second, over the seconds in which the key asked:";
-            writeln!(out, "{read}.\n{strangers}{title}\n\n{}", rows_as_text(&rows))?;
+            writeln!(out, "{read}.\n{strangers}{title}\n\n{}", table(&rows, &FIELDS)?)?;
         }
-        write!(out, "# Suggested from {read}.\n{toml}")?;
-        Ok(out.flush()?)
+        Ok(write!(out, "# Suggested from {read}.\n{toml}")?)
     }
 }
 
 impl KeyRequests {
-    fn count(&mut self, recorded: RecordedDecision<'_>) {
-        if self.tier != recorded.decision.tier {
-            self.tier.clone_from(&recorded.decision.tier);
-        }
-        let second = recorded.unix_ms.div_euclid(1000);
+    fn count(&mut self, RecordedDecision { decision, unix_ms, .. }: RecordedDecision<'_>) {
+        let second = unix_ms.div_euclid(1000);
+        self.tier.clone_from(&decision.tier);
         self.requests += 1;
-        self.per_second.record(self.by_second.add(second, 1));
-        self.by_minute.add(second.div_euclid(60), 1);
+        self.per_second.record(self.seconds.add(second, 1));
+        self.minutes.add(second.div_euclid(60), 1);
+        self.write_minutes.add(second.div_euclid(60), u32::from(decision.operation.is_write()));
+        self.days.add(day_of(second), 1);
+        self.in_flight = self.in_flight.max(decision.in_flight.saturating_add(1));
     }
 }
 
@@ -118,25 +121,10 @@ fn rows<'s>(input: &'s Input, read: &'s RecordSummary, keys: &'s [KeyRequests]) 
         p90: requests.per_second.percentile(90),
         p99: requests.per_second.percentile(99),
         peak: requests.per_second.peak(),
-        worst_minute: date_of(requests.by_minute.interval * 60),
-        worst_minute_requests: requests.by_minute.count,
+        worst_minute: date_of(requests.minutes.interval * 60),
+        worst_minute_requests: requests.minutes.count,
     };
     let mut rows: Vec<Row<'_>> = read.keys.iter().zip(keys).map(row).collect();
     rows.sort_by(|a, b| (b.peak, b.requests).cmp(&(a.peak, a.requests)).then_with(|| a.key.cmp(b.key)));
     rows
-}
-
-fn rows_as_text(rows: &[Row<'_>]) -> String {
-    let columns: [Column<Row<'_>>; 9] = [
-        ("KEY", |row| row.key.to_owned()),
-        ("NAME", |row| row.name.unwrap_or("-").to_owned()),
-        ("TIER", |row| row.tier.unwrap_or("-").to_owned()),
-        ("REQUESTS", |row| row.requests.to_string()),
-        ("P50", |row| row.p50.to_string()),
-        ("P90", |row| row.p90.to_string()),
-        ("P99", |row| row.p99.to_string()),
-        ("PEAK", |row| row.peak.to_string()),
-        ("WORST MINUTE", |row| format!("{} ({})", row.worst_minute, row.worst_minute_requests)),
-    ];
-    table(rows, &columns, "more key")
 }
