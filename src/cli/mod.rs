@@ -20,8 +20,7 @@ mod why; // why
 #[cfg(test)]
 mod tests;
 
-use std::ffi::OsString;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -124,14 +123,17 @@ enum RecordCommand {
 /// Parses the arguments, runs the command and reports an error on stderr. `held`: the signals that are held back since the
 /// process began, which only a server keeps so.
 pub fn run(held: HeldSignals) -> ExitCode {
-    let args: Vec<OsString> = std::env::args_os().collect();
-    let result = match Cli::try_parse_from(args) {
-        Ok(cli) => cli.command.run(held, cli.config.filter(|path| !path.as_os_str().is_empty())),
+    let result = match Cli::try_parse() {
+        Ok(Cli { config, command }) => start(held, config.filter(|path| !path.as_os_str().is_empty()), command),
         // Help or the version. Clap's own exit does not report an error such as a full disk.
         Err(error) if !error.use_stderr() => {
             error.print().and_then(|()| io::stdout().flush()).map_err(CommandError::from)
         }
-        Err(error) => return usage_error(&error),
+        Err(error) => {
+            // Not by clap, which would print a key that was typed among the arguments.
+            let _ = io::stderr().write_all(hide_keys(&error.to_string()).as_bytes());
+            return ExitCode::from(2);
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -145,64 +147,52 @@ pub fn run(held: HeldSignals) -> ExitCode {
     }
 }
 
+/// A server has a runtime of its own; any other command runs on its own thread.
+fn start(held: HeldSignals, config: Option<PathBuf>, command: Command) -> Result<(), CommandError> {
+    if let Command::Serve { demo } = command {
+        return Ok(process::run(config, demo, Some(held))?);
+    }
+    drop(held);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| CommandError::new(format!("no runtime could be started: {e}")))?;
+    runtime.block_on(command.run(config.as_deref()))
+}
+
 /// Prints a message on stderr, with the program's name before it and without keys.
 fn print_message(message: &str) {
     print_to_stderr(format!("guildgate: {}", hide_keys(message)));
 }
 
-/// Prints what is wrong with the arguments, without a key that was typed among them.
-fn usage_error(error: &clap::Error) -> ExitCode {
-    let text = error.to_string();
-    let hidden = hide_keys(&text);
-    if hidden == text {
-        error.exit(); // in colours
-    }
-    let _ = io::stderr().write_all(hidden.as_bytes());
-    ExitCode::from(2)
-}
-
 impl Command {
-    fn run(self, held: HeldSignals, config_path: Option<PathBuf>) -> Result<(), CommandError> {
-        let held = Some(held).filter(|_| matches!(self, Command::Serve { .. }));
-        let load = || config::load(config_path.as_deref());
-        let mut out = io::stdout().lock();
+    async fn run(self, config: Option<&Path>) -> Result<(), CommandError> {
+        let (load, mut out) = (|| config::load(config), io::stdout());
         match self {
-            Command::Serve { demo } => {
-                drop(out);
-                Ok(process::run(config_path, demo, held)?)
-            }
-            Command::Check => runtime()?.block_on(check::run(&load()?, &mut out)),
+            Command::Serve { .. } => Ok(()), // see `start`
+            Command::Check => check::run(&load()?, &mut out).await,
             Command::Record(RecordCommand::Key(keys::KeyCommand::Hash)) => {
                 keys::hash(&mut io::stdin().lock(), &mut out)
             }
             Command::Record(RecordCommand::Key(keys::KeyCommand::Find(json))) => {
                 let loaded = load()?;
-                runtime()?.block_on(async {
-                    let needs_store = loaded.config.needs_store();
-                    let store = if needs_store { Some(open_store(&loaded, IfMissing::Refuse).await?) } else { None };
-                    keys::find(&loaded.config, store.as_deref(), json, &mut out).await
-                })
+                let needs_store = loaded.config.needs_store();
+                let store = if needs_store { Some(open_store(&loaded, IfMissing::Refuse).await?) } else { None };
+                keys::find(&loaded.config, store.as_deref(), json, &mut out).await
             }
             Command::Record(command) => {
                 let loaded = load()?;
                 command.must_be_in_store(&loaded.config).map_err(CommandError::new)?;
-                runtime()?.block_on(async {
-                    let store = open_store(&loaded, command.if_missing()).await?;
-                    let records = Records { store, config: Arc::new(loaded.config), clock: Clock::system() };
-                    command.run(&records, &mut out).await
-                })
+                let store = open_store(&loaded, command.if_missing()).await?;
+                let records = Records { store, config: Arc::new(loaded.config), clock: Clock::system() };
+                command.run(&records, &mut out).await
             }
-            Command::Import(args) => runtime()?.block_on(args.run(&load()?, &mut out)),
-            Command::Export(args) => {
-                drop(out); // another thread writes the records to it
-                runtime()?.block_on(args.run(&load()?))
-            }
-            Command::Store(command) => runtime()?.block_on(command.run(&load()?.config.origin.store, &mut out)),
-            Command::Limits(command) => command.run(config_path.as_deref(), &mut out),
-            Command::Why(args) => args.run(config_path.as_deref(), &mut out),
-            Command::Conform(args) => args.run(config_path.as_deref(), &mut out),
-            Command::Cluster(command) => runtime()?.block_on(command.run(&load()?, &mut out)),
-            Command::Health => health::run(config_path.as_deref()),
+            Command::Import(args) => args.run(&load()?, &mut out).await,
+            Command::Export(args) => args.run(&load()?, &mut out).await,
+            Command::Store(command) => command.run(&load()?.config.origin.store, &mut out).await,
+            Command::Limits(command) => command.run(config, &mut out).await,
+            Command::Why(args) => args.run(&load()?, &mut out).await,
+            Command::Conform(args) => args.run(load()?.config, &mut out).await,
+            Command::Cluster(command) => command.run(&load()?, &mut out).await,
+            Command::Health => health::run(config).await,
             Command::Schema => Ok(writeln!(out, "{:#}", config::schema())?),
             Command::Completions { shell } => {
                 let mut script = Vec::new(); // the generator panics if its output cannot be written
@@ -283,16 +273,7 @@ async fn unless_interrupted<T>(
         _ = terminate.recv() => {}
         done = work => return done,
     }
-    if io::stderr().is_terminal() {
-        let _ = io::stderr().write_all(b"\r\x1b[K"); // clears the line, where a progress bar may be
-    }
     print_message(message);
     // Does not wait for a thread that is blocked in a read or in a long statement.
     std::process::exit(1)
-}
-
-/// A runtime on the command's own thread.
-fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|e| CommandError::new(format!("no runtime could be started: {e}")))
 }

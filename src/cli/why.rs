@@ -2,7 +2,7 @@
 //! size takes no memory. Nothing is changed.
 
 use std::io::{self, BufRead, IsTerminal, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -10,9 +10,9 @@ use memchr::memmem::Finder;
 
 use super::error::CommandError;
 use super::input::{decompressed, look_again, open};
+use super::store_as_it_is;
 use super::transfer::cannot_read;
-use super::{runtime, store_as_it_is};
-use crate::config::{self, Access, Config, Keys};
+use crate::config::{Access, Config, Keys, Loaded};
 use crate::files::with_suffix;
 use crate::keys::read_key_file;
 use crate::model::GuildId;
@@ -38,12 +38,13 @@ pub(super) struct WhyArgs {
 }
 
 impl WhyArgs {
-    /// Explains the request, by the configuration at `named`.
-    pub(super) fn run(self, named: Option<&Path>, out: &mut dyn Write) -> Result<(), CommandError> {
-        let loaded = config::load(named)?;
+    pub(super) async fn run(self, loaded: &Loaded, out: &mut dyn Write) -> Result<(), CommandError> {
         let line = self.find_by(&loaded.config)?;
-        let key = line.key.as_deref().map_or(KeyLookup::NotListed, |id| look_up(id, &loaded.config));
-        let explanation = Explanation::new(line, &key, Some(&loaded));
+        let key = match line.key.as_deref() {
+            Some(id) => look_up(id, &loaded.config).await,
+            None => KeyLookup::NotListed,
+        };
+        let explanation = Explanation::new(line, &key, Some(loaded));
         let text = match self.json {
             true => serde_json::to_string(&explanation)?,
             false => explanation.sentences().iter().map(|s| printable(s)).collect::<Vec<_>>().join("\n"),
@@ -107,14 +108,14 @@ fn search(mut from: impl BufRead, id: &str) -> io::Result<Option<AccessLine>> {
 }
 
 /// What is known of the key with this id.
-fn look_up(id: &str, config: &Config) -> KeyLookup {
+async fn look_up(id: &str, config: &Config) -> KeyLookup {
     let found = match &config.keys {
         Keys::Origin { .. } => return KeyLookup::AtOrigin,
         Keys::File(path) => match read_key_file(path) {
             Ok(keys) => Ok(keys.into_iter().find(|key| *key.id == *id).map(|key| (None, key.guild))),
             Err(error) => Err(format!("the key file cannot be used: {error}")),
         },
-        Keys::Store => in_store(id, config).map_err(|why| why.to_string()),
+        Keys::Store => in_store(id, config).await.map_err(|why| why.to_string()),
     };
     match found {
         Ok(Some((name, guild))) => KeyLookup::Found { name, guild: guild.to_string() },
@@ -123,9 +124,9 @@ fn look_up(id: &str, config: &Config) -> KeyLookup {
     }
 }
 
-fn in_store(id: &str, config: &Config) -> Result<Option<(Option<String>, GuildId)>, CommandError> {
-    let key = async { Ok::<_, CommandError>(store_as_it_is(&config.origin.store).await?.key(id).await?) };
-    Ok(runtime()?.block_on(key)?.map(|key| (Some(key.name).filter(|name| !name.is_empty()), key.guild)))
+async fn in_store(id: &str, config: &Config) -> Result<Option<(Option<String>, GuildId)>, CommandError> {
+    let key = store_as_it_is(&config.origin.store).await?.key(id).await?;
+    Ok(key.map(|key| (Some(key.name).filter(|name| !name.is_empty()), key.guild)))
 }
 
 #[cfg(test)]

@@ -11,11 +11,6 @@ use crate::model::{GuildId, NOTE_KINDS};
 pub use crate::store::GuildRecord as GuildRow;
 use crate::store::{RemovedGuild, StoreError, refusals};
 
-/// A guild's name. A blank one most likely comes from a shell variable that was not set.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(try_from = "String")]
-pub struct GuildName(String);
-
 /// A guild to add.
 #[derive(Clone, Debug, Args, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -24,14 +19,14 @@ pub struct GuildInput {
     pub id: GuildId,
     /// The guild's name
     #[arg(long)]
-    pub name: GuildName,
+    pub name: String,
 }
 
 /// What changes; a field that is not given stays.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GuildChange {
-    pub name: Option<GuildName>,
+    pub name: Option<String>,
     pub left: Option<bool>,
 }
 
@@ -45,40 +40,16 @@ pub struct RemovedRow {
     pub notes: BTreeMap<&'static str, u64>,
 }
 
-impl std::str::FromStr for GuildName {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, &'static str> {
-        match text.chars().all(|c| c.is_whitespace() || c.is_control()) {
-            true => Err("a guild's name is not empty"),
-            false => Ok(GuildName(text.to_owned())),
-        }
-    }
-}
-
-impl TryFrom<String> for GuildName {
-    type Error = &'static str;
-
-    fn try_from(text: String) -> Result<Self, &'static str> {
-        text.parse()
-    }
-}
-
-/// So many guilds after the id `after`, by id.
-pub async fn list(records: &Records, after: Option<&str>, limit: usize) -> Result<Vec<GuildRow>, StoreError> {
-    records.store.guilds_page(after, limit).await
-}
-
 pub async fn show(records: &Records, id: &GuildId) -> Result<GuildRow, StoreError> {
     records.store.guild(id).await?.ok_or_else(|| refusals::unknown_guild(id))
 }
 
 pub async fn add(records: &Records, GuildInput { id, name }: GuildInput) -> Result<GuildRow, StoreError> {
-    records.store.add_guild(&id, &name.0).await
+    records.store.add_guild(&id, &name).await
 }
 
 pub async fn change(records: &Records, id: &GuildId, change: GuildChange) -> Result<GuildRow, StoreError> {
-    records.store.set_guild(id, change.name.as_ref().map(|name| &*name.0), change.left).await
+    records.store.set_guild(id, change.name.as_deref(), change.left).await
 }
 
 /// Removes a guild with its members, notes and keys.

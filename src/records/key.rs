@@ -4,6 +4,7 @@ use std::convert::Infallible;
 
 use clap::{ArgGroup, Args};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::Records;
@@ -105,18 +106,6 @@ pub struct IssuedKey {
     pub key: String,
 }
 
-/// What is known of a secret.
-#[derive(Debug, Serialize)]
-pub struct FoundKey {
-    pub id: String,
-    pub guild: GuildId,
-    pub tier: String,
-    pub scope: Scope,
-    pub expires: Option<i64>,
-    /// Why requests with it are refused; empty: they are not.
-    pub wrong: Vec<String>,
-}
-
 /// A field that is null or has a value, if it is given at all.
 fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
     T::deserialize(from).map(Some)
@@ -201,12 +190,13 @@ pub async fn rotate(records: &Records, id: &str, rotation: Rotation) -> Result<I
     Ok(IssuedKey { row: KeyRow::new(records, rotated), key: key.reveal().to_owned() })
 }
 
-/// The key with this secret, of the store or the key file. `store`: that of the keys, or of their guilds.
-pub async fn find(config: &Config, store: Option<&Store>, secret: Digest, now: i64) -> Result<FoundKey, StoreError> {
-    let mut wrong = Vec::new();
+/// What is known of the key with this secret, and why requests with it are refused (`wrong`). `store`: that of the keys, or
+/// of their guilds.
+pub async fn find(config: &Config, store: Option<&Store>, secret: Digest, now: i64) -> Result<Value, StoreError> {
+    let refused = |why: &str| StoreError::Refused(why.to_owned());
     let found = match (&config.keys, store) {
         (Keys::File(path), _) => {
-            let mut keys = read_key_file(path).map_err(|e| StoreError::Refused(e.to_string()))?.into_iter();
+            let mut keys = read_key_file(path).map_err(|e| refused(&e.to_string()))?.into_iter();
             let key = keys.find(|key| key.digest == secret);
             key.map(|key| (key.id, key.guild, key.tier.map(|tier| tier.to_string()), key.scope, key.expires))
         }
@@ -214,27 +204,24 @@ pub async fn find(config: &Config, store: Option<&Store>, secret: Digest, now: i
             let expires = if key.digest == secret { key.expires } else { key.previous_ends() };
             (key.id, key.guild, key.tier, key.scope, expires)
         }),
-        (Keys::Store, None) | (Keys::Origin { .. }, _) => {
-            return Err(StoreError::Refused("only the origin knows the keys (keys.source = \"origin\")".to_owned()));
-        }
+        _ => return Err(refused("only the origin knows the keys (keys.source = \"origin\")")),
     };
     let unknown = "no key has this secret: it was never made here, or was revoked, or rotated away (no trace is kept of \
-        these, so they cannot be told apart)";
-    let (id, guild, tier, scope, expires) = found.ok_or_else(|| StoreError::Refused(unknown.to_owned()))?;
+        these, so that they cannot be told apart)";
+    let (id, guild, tier, scope, expires) = found.ok_or_else(|| refused(unknown))?;
+    let mut wrong = Vec::new();
     if let Some(ended) = expires.filter(|ends| *ends <= now) {
         wrong.push(format!("it expired at {}, or was rotated and this secret ended then (02)", date_of(ended)));
     }
     if let Some(store) = store {
         match store.guild(&guild).await? {
-            Some(guild) if guild.departed => {
-                wrong.push(format!("the bot has left guild {0} (03); `guildgate guild return {0}`", guild.id));
-            }
-            Some(_) => {}
+            Some(found) if !found.departed => {}
+            Some(_) => wrong.push(format!("the bot has left guild {guild} (03); `guildgate guild return {guild}`")),
             None => wrong.push(format!("guild {guild} is not in the store (03)")),
         }
     }
-    let tier = tier.unwrap_or_else(|| config.limits.default_tier.name.clone());
-    Ok(FoundKey { id: id.to_string(), guild, tier, scope, expires, wrong })
+    let tier = tier.as_ref().unwrap_or(&config.limits.default_tier.name);
+    Ok(json!({ "id": id, "guild": guild, "tier": tier, "scope": scope, "expires": expires, "wrong": wrong }))
 }
 
 /// `k_` and 8 letters or digits. It is a name and no secret. The store refuses one that is taken.

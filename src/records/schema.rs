@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::guild::GuildName;
 use super::note::{NoteId, Rating};
 use crate::config::expires::Expires;
 use crate::config::leaf::HumanDuration;
@@ -38,8 +37,6 @@ macro_rules! described {
 
 described! {
     "GuildId" GuildId: text("^[!-~]{1,64}$");
-    // Something that is neither a blank nor a control character.
-    "GuildName" GuildName: text(r"[^\s\x00-\x1f\x7f-\x9f]");
     "MemberId" MemberId: text(ID);
     "NoteId" NoteId: text(ID);
     "Scope" Scope: json!({ "type": "string", "enum": ["read", "write"] });

@@ -221,15 +221,3 @@ fn what_a_log_says_is_never_printed_raw() {
         }
     }
 }
-
-#[test]
-fn a_log_without_lines_takes_no_memory() {
-    let world = World::plain();
-    let made = "head -c 1500000000 /dev/zero | tr '\\0' x | gzip -1 > bomb.gz";
-    assert!(Command::new("sh").args(["-c", made]).current_dir(world.path(".")).status().unwrap().success());
-    let why = world.command(&["why", "abc", "bomb.gz"]);
-    let mut command = Command::new("sh");
-    // In KiB: half of what is in it.
-    command.args(["-c", "ulimit -v 750000 && exec \"$0\" \"$@\""]).arg(why.get_program()).args(why.get_args());
-    Ran::of(command.current_dir(world.path(".")), "").failed(1).names(&["no access line has this id in bomb.gz"]);
-}

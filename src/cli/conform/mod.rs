@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::error::CommandError;
 use super::output::ignore_broken_pipe;
-use super::{print_message, runtime};
+use super::print_message;
 use crate::config::leaf::HumanDuration;
 use crate::config::secret::{self, Secret, Source};
 use crate::config::{self, Config, OriginKind};
@@ -80,15 +80,10 @@ struct Comparison<'o> {
 }
 
 impl ConformArgs {
-    /// Compares; `[answers]` and the TLS of upstreams are those of the configuration at `named`.
-    pub(super) fn run(self, named: Option<&Path>, out: &mut dyn Write) -> Result<(), CommandError> {
-        let own = config::load(named)?.config;
+    /// Compares; `[answers]` and the TLS of upstreams are those of `own`.
+    pub(super) async fn run(self, own: Config, out: &mut dyn Write) -> Result<(), CommandError> {
         let key = self.key().map_err(|why| CommandError::Unusable(format!("--key: {why}")))?;
         let config = self.gateway_config(own)?;
-        runtime()?.block_on(self.compare(config, key, out))
-    }
-
-    async fn compare(&self, config: Config, key: String, out: &mut dyn Write) -> Result<(), CommandError> {
         let no_origin = || CommandError::Unusable("--origin names no HTTP service".to_owned());
         let OriginKind::Http(upstreams) = &config.origin.kind else { return Err(no_origin()) };
         let upstream = upstreams.list.first().cloned().ok_or_else(no_origin)?;
@@ -170,11 +165,12 @@ impl ConformArgs {
 impl Comparison<'_> {
     /// Compares all answers.
     async fn run(&mut self, writes: bool) -> Result<(), CommandError> {
-        let points = self.ask_origin().await.map_err(CommandError::new)?;
+        self.ask_origin().await?;
         self.compare_all(cases::reads()).await?;
         if !writes {
             return Ok(());
         }
+        let points = self.ask_origin().await?;
         let (member, text) = (&self.values.member, points.quoted(&self.values.key));
         let points = std::str::from_utf8(&points.body).ok().filter(|_| points.is_success());
         let points = points.and_then(|text| text.trim_end_matches('\n').parse().ok());
@@ -193,12 +189,14 @@ impl Comparison<'_> {
     }
 
     /// The origin's answer about the points. Where it is away, or refuses the key, nothing can be compared.
-    async fn ask_origin(&self) -> Result<Answer, String> {
+    async fn ask_origin(&self) -> Result<Answer, CommandError> {
         let answer = self.origin.ask(&GET_POINTS, &self.values).await;
-        let answer = answer.map_err(|why| format!("the origin gave no answer: {why}; nothing was compared"))?;
+        let answer = answer.map_err(|why| CommandError::new(format!("the origin gave no answer: {why}")))?;
         if answer.code() == Some(2) || answer.status == 401 || answer.is_limited() {
             let quoted = answer.quoted(&self.values.key);
-            return Err(format!("the origin refuses the key ({quoted}); name one that it accepts, or try again later"));
+            return Err(CommandError::new(format!(
+                "the origin refuses the key ({quoted}); name one that it accepts, or try again later"
+            )));
         }
         Ok(answer)
     }

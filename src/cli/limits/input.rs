@@ -9,7 +9,7 @@ use super::LogArgs;
 use crate::cli::error::CommandError;
 use crate::cli::input::look_again;
 use crate::cli::output::print_to_stderr;
-use crate::cli::{runtime, store_as_it_is};
+use crate::cli::store_as_it_is;
 use crate::config::{self, Config, Keys};
 use crate::model::KeyId;
 use crate::planning::{RecordFiles, RecordSummary, RecordedDecision};
@@ -26,9 +26,9 @@ pub(super) struct Input {
 impl Input {
     /// The record that `log` names, or the one that the configuration names. Names are only shown to people: if they
     /// cannot be read, a line on stderr says so, and keys are shown by their ids.
-    pub(super) fn find(log: &LogArgs, config_path: Option<&Path>) -> Result<Self, CommandError> {
+    pub(super) async fn find(log: &LogArgs, config_path: Option<&Path>) -> Result<Self, CommandError> {
         let config = config::load(config_path)?.config;
-        let names = names(&config);
+        let names = names(&config).await;
         let (files, within) = if log.files.is_empty() {
             let unnamed =
                 "no record is named: name one with --log FILE, or set log.decisions, with which a server writes one";
@@ -60,11 +60,10 @@ pub(super) fn read(
 }
 
 /// The names of the keys in the store. Keys of a key file or of an origin have only ids.
-fn names(config: &Config) -> Result<HashMap<KeyId, String>, CommandError> {
+async fn names(config: &Config) -> Result<HashMap<KeyId, String>, CommandError> {
     if config.keys != Keys::Store {
         return Ok(HashMap::new());
     }
-    let keys = async { Ok::<_, CommandError>(store_as_it_is(&config.origin.store).await?.keys().await?) };
-    let keys = runtime()?.block_on(keys)?;
+    let keys = store_as_it_is(&config.origin.store).await?.keys().await?;
     Ok(keys.into_iter().filter(|key| !key.name.is_empty()).map(|key| (key.id, key.name)).collect())
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 
 use super::error::CommandError;
-use super::{open_store, runtime};
+use super::open_store;
 use crate::config::{self, Keys};
 use crate::keys::read_key_file;
 use crate::store::IfMissing;
@@ -59,10 +59,10 @@ struct LogArgs {
 }
 
 impl LimitsCommand {
-    pub(super) fn run(self, config_path: Option<&Path>, out: &mut dyn Write) -> Result<(), CommandError> {
+    pub(super) async fn run(self, config_path: Option<&Path>, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
-            LimitsCommand::Plan(args) => args.run(&Input::find(&args.log, config_path)?, out),
-            LimitsCommand::Suggest(args) => args.run(&Input::find(&args.log, config_path)?, out),
+            LimitsCommand::Plan(args) => args.run(&Input::find(&args.log, config_path).await?, out),
+            LimitsCommand::Suggest(args) => args.run(&Input::find(&args.log, config_path).await?, out),
             LimitsCommand::Reset { id } => {
                 let loaded = config::load(config_path)?;
                 loaded.config.must_have_store().map_err(CommandError::new)?;
@@ -70,9 +70,7 @@ impl LimitsCommand {
                     Keys::File(path) => read_key_file(path).is_ok_and(|keys| keys.iter().any(|key| *key.id == *id)),
                     Keys::Store | Keys::Origin { .. } => false,
                 };
-                runtime()?.block_on(async {
-                    Ok(open_store(&loaded, IfMissing::Refuse).await?.reset_day(&id, is_listed).await?)
-                })
+                Ok(open_store(&loaded, IfMissing::Refuse).await?.reset_day(&id, is_listed).await?)
             }
         }
     }

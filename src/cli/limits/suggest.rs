@@ -1,12 +1,13 @@
-//! `limits suggest`: prints how many requests each key sent (p50, p90, p99 and peak per second) and a `[limits]` section
-//! that would have refused none of the record. Requests that were refused are counted too. `suggested_limits` computes
-//! and verifies the section; this module counts and prints.
+//! `limits suggest`: prints how many requests each key sent (p50, p90, p99 and peak per second), as comments of a `[limits]`
+//! section that would have refused none of the record. Requests that were refused are counted too. `suggested_limits`
+//! computes and verifies the section; this module counts and prints.
 
+use std::cmp::Reverse;
 use std::io::Write;
 use std::sync::Arc;
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::LogArgs;
 use super::input::{Input, read};
@@ -14,7 +15,7 @@ use super::suggested_limits::suggested_limits;
 use crate::cli::error::CommandError;
 use crate::cli::output::{print_to_stderr, table};
 use crate::limits::day_of;
-use crate::model::date_of;
+use crate::model::{KeyId, date_of};
 use crate::planning::{BusiestInterval, Histogram, IntervalCounter, RecordSummary, RecordedDecision};
 
 /// `guildgate limits suggest …`
@@ -23,17 +24,14 @@ pub(in crate::cli) struct SuggestArgs {
     #[command(flatten)]
     pub(super) log: LogArgs,
     /// Prints one JSON array with an object for each key, and no limits
-    #[arg(long, conflicts_with = "toml")]
-    pub(super) json: bool,
-    /// Prints only the limits, to be written to a file
     #[arg(long)]
-    pub(super) toml: bool,
+    pub(super) json: bool,
 }
 
 /// The requests of one key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KeyRequests {
-    /// Its last one.
+    /// When it was last recorded; `None`: the default one.
     pub(super) tier: Option<Arc<str>>,
     pub(super) requests: u64,
     seconds: IntervalCounter,
@@ -44,23 +42,6 @@ pub(super) struct KeyRequests {
     pub(super) days: BusiestInterval,
     /// The most under way at once.
     pub(super) in_flight: u32,
-}
-
-/// One line of the output. Requests per second are over the seconds in which the key sent any.
-#[derive(Debug, Serialize)]
-struct Row<'s> {
-    key: &'s str,
-    /// Its name in the store.
-    name: Option<&'s str>,
-    /// Its tier when it was recorded; `None`: the default one.
-    tier: Option<&'s str>,
-    requests: u64,
-    p50: u32,
-    p90: u32,
-    p99: u32,
-    peak: u32,
-    worst_minute: String,
-    worst_minute_requests: u32,
 }
 
 const FIELDS: [&str; 10] =
@@ -79,21 +60,20 @@ impl SuggestArgs {
         read.warnings().iter().for_each(print_to_stderr);
         let rows = rows(input, &read, &keys);
         let strangers = read.strangers().unwrap_or_default();
-        if (self.json || self.toml) && !strangers.is_empty() {
-            print_to_stderr(strangers.trim_end()); // so that stdout holds only the JSON or TOML
-        }
         if self.json {
+            if !strangers.is_empty() {
+                print_to_stderr(strangers.trim_end()); // so that stdout holds only the JSON
+            }
             return Ok(writeln!(out, "{}", serde_json::to_string(&rows)?)?);
         }
         if read.decisions == 0 {
             return Err(CommandError::new("there is nothing to suggest from; let the server record for a while"));
         }
         let toml = suggested_limits(&keys, &record)?;
-        if !self.toml {
-            let title = "Requests a second, over the seconds in which the key asked:";
-            writeln!(out, "{read}.\n{strangers}{title}\n\n{}", table(&rows, &FIELDS)?)?;
-        }
-        Ok(write!(out, "# Suggested from {read}.\n{toml}")?)
+        let title = "Requests a second, over the seconds in which the key asked:";
+        let about = format!("{read}.\n{strangers}{title}\n\n{}", table(&rows, &FIELDS)?);
+        about.lines().try_for_each(|line| writeln!(out, "# {line}"))?;
+        Ok(write!(out, "\n{toml}")?)
     }
 }
 
@@ -110,21 +90,23 @@ impl KeyRequests {
     }
 }
 
-/// All keys, those with the highest peak first.
-fn rows<'s>(input: &'s Input, read: &'s RecordSummary, keys: &'s [KeyRequests]) -> Vec<Row<'s>> {
-    let row = |(key, requests): (&'s Arc<str>, &'s KeyRequests)| Row {
-        key,
-        name: input.names.get(key).map(String::as_str),
-        tier: requests.tier.as_deref(),
-        requests: requests.requests,
-        p50: requests.per_second.percentile(50),
-        p90: requests.per_second.percentile(90),
-        p99: requests.per_second.percentile(99),
-        peak: requests.per_second.peak(),
-        worst_minute: date_of(requests.minutes.interval * 60),
-        worst_minute_requests: requests.minutes.count,
+/// All keys, those with the highest peak first. Requests per second are over the seconds in which a key sent any.
+fn rows(input: &Input, read: &RecordSummary, keys: &[KeyRequests]) -> Vec<Value> {
+    let mut keys: Vec<_> = read.keys.iter().zip(keys).collect();
+    keys.sort_by_key(|(key, requests)| (Reverse((requests.per_second.peak(), requests.requests)), *key));
+    let row = |(key, KeyRequests { tier, requests, per_second, minutes, .. }): (&KeyId, &KeyRequests)| {
+        json!({
+            "key": key,
+            "name": input.names.get(key),
+            "tier": tier,
+            "requests": requests,
+            "p50": per_second.percentile(50),
+            "p90": per_second.percentile(90),
+            "p99": per_second.percentile(99),
+            "peak": per_second.peak(),
+            "worst_minute": date_of(minutes.interval * 60),
+            "worst_minute_requests": minutes.count,
+        })
     };
-    let mut rows: Vec<Row<'_>> = read.keys.iter().zip(keys).map(row).collect();
-    rows.sort_by(|a, b| (b.peak, b.requests).cmp(&(a.peak, a.requests)).then_with(|| a.key.cmp(b.key)));
-    rows
+    keys.into_iter().map(row).collect()
 }

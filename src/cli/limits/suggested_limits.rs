@@ -148,7 +148,7 @@ impl TierDemand {
         let (requests, keys) = (counted(self.requests, "request"), counted(self.keys, "key"));
         // The name is quoted, since it may contain a dot.
         let mut text = format!(
-            "\n# {requests} of {keys}; the busiest minute of one: {per_minute}, of which setPoints: {writes_per_minute}.\n\
+            "\n# {requests} of {keys}; the most of one in a minute: {per_minute}, and {writes_per_minute} setPoints.\n\
              [limits.tiers.\"{name}\"]\nrate = \"{}/m\"\nburst = {}\n",
             main.per_minute, main.burst
         );

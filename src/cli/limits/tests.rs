@@ -86,7 +86,7 @@ impl Recorded {
     }
 
     fn suggested(&self) -> String {
-        let (text, result) = self.command(|log| LimitsCommand::Suggest(SuggestArgs { log, json: false, toml: true }));
+        let (text, result) = self.command(|log| LimitsCommand::Suggest(SuggestArgs { log, json: false }));
         result.unwrap();
         text
     }
@@ -348,36 +348,21 @@ fn a_suggestion_tells_how_often_each_key_asked_and_ends_in_a_section() {
     }
     (0..8).for_each(|n| live.request(1, None, GET, 0, 40 * SECOND + n));
     let recorded = Recorded::new().run(1, &live.decisions, 100);
-    let (text, result) = recorded.command(|log| LimitsCommand::Suggest(SuggestArgs { log, json: false, toml: false }));
+    let (text, result) = recorded.command(|log| LimitsCommand::Suggest(SuggestArgs { log, json: false }));
     result.unwrap();
     let cells = |line: &str| line.replace("Ada's bot", "Ada").split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(cells(lines[3])[..8], ["KEY", "NAME", "TIER", "REQUESTS", "P50", "P90", "P99", "PEAK"]);
-    assert_eq!(cells(lines[4]), ["k1", "-", "-", "8", "8", "8", "8", "8", "2024-10-04T00:00:00Z", "8"]);
-    assert_eq!(cells(lines[5]), ["k0", "Ada", "gold", "90", "3", "3", "3", "3", "2024-10-04T00:00:00Z", "60"]);
-    let toml = recorded.suggested();
-    assert!(text.ends_with(&toml), "the section stands alone at the end");
+    assert_eq!(cells(lines[3])[..9], ["#", "KEY", "NAME", "TIER", "REQUESTS", "P50", "P90", "P99", "PEAK"]);
+    assert_eq!(cells(lines[4]), ["#", "k1", "-", "-", "8", "8", "8", "8", "8", "2024-10-04T00:00:00Z", "8"]);
+    assert_eq!(cells(lines[5]), ["#", "k0", "Ada", "gold", "90", "3", "3", "3", "3", "2024-10-04T00:00:00Z", "60"]);
+    let toml = text;
     // It asked 3 times a second for half a minute, 60 times after midnight: a third of that came back meanwhile.
     assert!(toml.contains("[limits.tiers.\"gold\"]\nrate = \"60/m\"\nburst = 65\n"), "{toml}");
     assert!(toml.contains("write_rate = \"20/m\"") && toml.contains("# in_flight = 3 "), "{toml}");
-    let (json, _) = recorded.command(|log| LimitsCommand::Suggest(SuggestArgs { log, json: true, toml: false }));
+    let (json, _) = recorded.command(|log| LimitsCommand::Suggest(SuggestArgs { log, json: true }));
     let rows: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&rows[1]["key"], &rows[1]["p99"], &rows[1]["tier"]), (&"k0".into(), &3.into(), &"gold".into()));
     assert!(rows[0]["tier"].is_null());
-}
-
-#[test]
-fn an_empty_record_plans_nothing_and_suggests_nothing() {
-    for bytes in [Vec::new(), MAGIC.to_vec()] {
-        let recorded = Recorded { bytes, ..Recorded::new() };
-        let (text, result) = recorded.plan("", false);
-        assert!(result.is_err_and(|failure| failure.code() == 1) && text.contains("There are no decisions"), "{text}");
-        assert_eq!(recorded.plan("", true).0, "[]\n");
-        let (text, result) =
-            recorded.command(|log| LimitsCommand::Suggest(SuggestArgs { log, json: false, toml: true }));
-        assert_eq!(text, "", "no half section");
-        assert!(result.unwrap_err().to_string().contains("nothing to suggest from"));
-    }
 }
 
 #[test]
