@@ -220,26 +220,6 @@ async fn a_record_damaged_in_its_middle_is_refused_by_file_and_byte() {
 }
 
 #[tokio::test]
-async fn a_record_has_one_server_and_the_second_one_says_so() {
-    use std::os::unix::fs::PermissionsExt;
-    let mut gate = recording_gateway().start().await;
-    let mode = std::fs::metadata(gate.world().path("d.log")).unwrap().permissions().mode();
-    assert_eq!(mode & 0o137, 0, "others have no business in it: {mode:o}");
-    let mut second = gate.world().serve(&[]);
-    assert_eq!(second.exit().await, Some(1));
-    let said = second.stderr();
-    assert!(
-        said.contains("log.decisions cannot be opened: ") && said.contains("d.log is written by another"),
-        "{said}"
-    );
-    assert_eq!(gate.stop().await, Some(0));
-    gate.world().write("d.log", "somebody's notes, longer than the first line of a record");
-    let mut third = gate.world().serve(&[]);
-    assert_eq!(third.exit().await, Some(2));
-    assert!(third.stderr().contains("d.log is no record of decisions"), "{}", third.stderr());
-}
-
-#[tokio::test]
 async fn a_record_moved_away_is_begun_again_at_sighup() {
     let mut gate = recording_gateway().start().await;
     let id = gate.key_id("bot");
