@@ -52,7 +52,7 @@ impl GuildCommand {
         let (id, change) = match self {
             GuildCommand::Add(input) => return Ok(guild::add(records, input).await.map(drop)?),
             GuildCommand::List(json) => {
-                let guilds = records.store.guilds().await?;
+                let guilds = guild::list(records, None, usize::MAX).await?;
                 return print_rows(out, json, &guilds, &["id", "left", "name"]);
             }
             GuildCommand::Remove { id, yes } => return remove(records, &id, yes, out).await,

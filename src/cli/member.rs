@@ -63,7 +63,7 @@ impl MemberCommand {
             }
             MemberCommand::Remove { of } => Ok(records.store.remove_member(&of.guild, of.member).await?),
             MemberCommand::List { guild, json } => {
-                print_rows(out, json, &records.store.members(&guild, None, usize::MAX).await?, &FIELDS)
+                print_rows(out, json, &member::list(records, &guild, None, usize::MAX).await?, &FIELDS)
             }
             MemberCommand::Show { of, json } => {
                 print_row(out, json, &member::show(records, &of.guild, of.member).await?, &FIELDS)

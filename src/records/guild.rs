@@ -40,6 +40,11 @@ pub struct RemovedRow {
     pub notes: BTreeMap<&'static str, u64>,
 }
 
+/// So many guilds after the id `after`, by id.
+pub async fn list(records: &Records, after: Option<&str>, limit: usize) -> Result<Vec<GuildRow>, StoreError> {
+    records.store.guilds_page(after, limit).await
+}
+
 pub async fn show(records: &Records, id: &GuildId) -> Result<GuildRow, StoreError> {
     records.store.guild(id).await?.ok_or_else(|| refusals::unknown_guild(id))
 }

@@ -27,6 +27,16 @@ fn points(text: &str) -> Result<Whole, String> {
     text.parse().map(Whole).map_err(|_| format!("points are a whole number, {} to {}", i64::MIN, i64::MAX))
 }
 
+/// So many of a guild's members after the id `after`, by id.
+pub async fn list(
+    records: &Records,
+    guild: &GuildId,
+    after: Option<MemberId>,
+    limit: usize,
+) -> Result<Vec<MemberRow>, StoreError> {
+    records.store.members(guild, after, limit).await
+}
+
 pub async fn show(records: &Records, guild: &GuildId, id: MemberId) -> Result<MemberRow, StoreError> {
     records.store.member(guild, id).await?.ok_or_else(|| refusals::unknown_member(guild, id))
 }

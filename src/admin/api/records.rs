@@ -112,7 +112,7 @@ async fn list_guilds(
     State(shared): At,
     Params(GuildParams { limit, after }): Params<GuildParams>,
 ) -> Answer<Page<GuildRow>> {
-    let guilds = shared.guilds()?.store.guilds_page(after.as_deref(), limit.and_one()).await?;
+    let guilds = guild::list(&shared.guilds()?, after.as_deref(), limit.and_one()).await?;
     Ok(Json(Page::new(guilds, limit, |guild| guild.id.to_string())))
 }
 
@@ -212,7 +212,7 @@ async fn list_members(
     Ids(guild): Ids<GuildId>,
     Params(MemberParams { limit, after }): Params<MemberParams>,
 ) -> Answer<Page<MemberRow>> {
-    let members = shared.members()?.store.members(&guild, after, limit.and_one()).await?;
+    let members = member::list(&shared.members()?, &guild, after, limit.and_one()).await?;
     Ok(Json(Page::new(members, limit, |row| row.member.to_string())))
 }
 
