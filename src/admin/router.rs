@@ -90,7 +90,6 @@ fn add_path_parameters(operation: &mut Value, path: &str) {
             ("guild", _) => reference("GuildId"),
             ("member", _) => reference("MemberId"),
             (_, path) if path.starts_with("/api/keys/") => json!({ "type": "string", "minLength": 1 }),
-            (_, path) if path.contains("/{member}/") => reference("ChosenId"),
             _ => reference("NoteId"),
         };
         json!({ "name": name, "in": "path", "required": true, "schema": schema })

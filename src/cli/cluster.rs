@@ -2,17 +2,14 @@
 //! machine is down.
 
 use std::io::Write;
-use std::time::Duration;
 
 use clap::Subcommand;
 
-use super::Failure;
 use super::error::CommandError;
-use super::output::{JsonArg, print_record};
-use super::table::{Column, table};
-use crate::cluster::{self, Node};
-use crate::config::{Loaded, SettingFault};
-use crate::model::{counted, rough};
+use super::output::{JsonArg, table};
+use crate::cluster;
+use crate::config::Loaded;
+use crate::model::counted;
 
 /// `guildgate cluster …`
 #[derive(Debug, Subcommand)]
@@ -26,41 +23,29 @@ pub enum ClusterCommand {
     },
 }
 
-/// The columns of a node.
-const COLUMNS: [Column<Node>; 8] = [
-    ("NODE", |node| node.node.clone()),
-    ("STATE", |node| node.state_in_words().to_owned()),
-    ("VERSION", |node| node.version.clone()),
-    ("CONFIGURATION", |node| node.config_hash.clone()),
-    ("PID", |node| node.pid.to_string()),
-    ("UP", |node| rough(Duration::from_millis(node.uptime_ms))),
-    ("HEARD", |node| format!("{} ago", rough(Duration::from_millis(node.age_ms)))),
-    ("WRITES HEARD", Node::writes_in_words),
-];
+/// What is printed of a node.
+const FIELDS: [&str; 9] =
+    ["node", "state", "cut_off", "version", "config_hash", "pid", "uptime_ms", "age_ms", "writes_age_ms"];
 
 impl ClusterCommand {
-    pub(super) async fn run(self, loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
-        let ClusterCommand::Status { json } = self;
-        let fault =
-            |why: String| Failure::Unusable(loaded.faults(&[SettingFault::new("cluster.redis", why)]).to_string());
-        let Some(config) = &loaded.config.cluster else {
-            return Err(fault(
-                "is not set, so this node shares nothing with others; docs/cluster.md has the set-up".into(),
-            ));
-        };
-        let (info, status) = cluster::status(config)
-            .await
-            .map_err(|why| fault(format!("Redis at {} cannot be used: {why}", config.redis)))?;
-        let version = if info.version.is_empty() { String::new() } else { format!(" (version {})", info.version) };
-        let nodes = counted(status.nodes.len() as u64, "node");
-        let mut text = format!("Redis at {}{version}; {nodes}", status.redis);
-        if !status.nodes.is_empty() {
-            text += &format!("\n\n{}", table(&status.nodes, &COLUMNS, "more node").trim_end());
+    pub(super) async fn run(self, loaded: &Loaded, out: &mut dyn Write) -> Result<(), CommandError> {
+        let ClusterCommand::Status { json: JsonArg { json } } = self;
+        let fault = |why| CommandError::of_setting(loaded, "cluster.redis", why);
+        let unset = "is not set, so this node shares nothing with others; docs/cluster.md has the set-up";
+        let config = loaded.config.cluster.as_ref().ok_or_else(|| fault(unset.to_owned()))?;
+        let asked = cluster::status(config).await;
+        let (info, status) = asked.map_err(|why| fault(format!("Redis at {} cannot be used: {why}", config.redis)))?;
+        if json {
+            writeln!(out, "{}", serde_json::to_string(&status)?)?;
+        } else {
+            let version = if info.version.is_empty() { String::new() } else { format!(" (version {})", info.version) };
+            let nodes = counted(status.nodes.len() as u64, "node");
+            let table = table(&status.nodes, &FIELDS)?;
+            write!(out, "Redis at {}{version}; {nodes}\n\n{table}", status.redis)?;
         }
-        print_record(out, json, &status, &text)?;
         match status.warnings.as_slice() {
             [] => Ok(()),
-            warnings => Err(CommandError::new(warnings.join("\n")).into()),
+            warnings => Err(CommandError::new(warnings.join("\n"))),
         }
     }
 }

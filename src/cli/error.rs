@@ -1,72 +1,55 @@
-//! What a command prints on stderr when it fails (exit code 1). Bad usage is reported by clap (exit code 2).
+//! Why a command does not exit with 0: one message for stderr, and the exit code. Bad usage is reported by clap (exit code
+//! 2).
 
 use std::io;
 
+use crate::config::{LoadError, Loaded, SettingFault};
 use crate::planning::ReadError;
+use crate::process::ProcessError;
 use crate::store::StoreError;
-use crate::store::{ExportError, ImportError};
 
-/// Why a command failed: one message for stderr.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct CommandError {
-    pub message: String,
-    is_broken_pipe: bool,
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CommandError {
+    /// Exit 1.
+    #[error("{0}")]
+    Failed(String),
+    /// Exit 2: bad usage or bad configuration.
+    #[error("{0}")]
+    Unusable(String),
+    /// Exit 3: `limits plan` found requests that were accepted and would be refused.
+    #[error("{0}")]
+    WouldRefuse(String),
+    #[error(transparent)]
+    Config(#[from] LoadError),
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Record(#[from] ReadError),
+    #[error("the output cannot be written: {0}")]
+    Output(#[from] io::Error),
+    #[error("the output cannot be written: {0}")]
+    Json(#[from] serde_json::Error),
 }
 
 impl CommandError {
-    pub fn new(message: impl Into<String>) -> Self {
-        CommandError { message: message.into(), is_broken_pipe: false }
+    pub(super) fn new(message: impl Into<String>) -> Self {
+        CommandError::Failed(message.into())
     }
 
-    /// Whether the reader of stdout closed it, as `| head` does. That ends the command and is no failure.
-    pub fn is_broken_pipe(&self) -> bool {
-        self.is_broken_pipe
+    /// A setting cannot be used.
+    pub(super) fn of_setting(loaded: &Loaded, setting: &str, why: String) -> Self {
+        CommandError::Config(loaded.faults(&[SettingFault::new(setting, why)]).into())
     }
-}
 
-macro_rules! from_its_message {
-    ($($error:ty),+) => {
-        $(impl From<$error> for CommandError {
-            fn from(error: $error) -> Self {
-                CommandError::new(error.to_string())
-            }
-        })+
-    };
-}
-
-from_its_message!(ReadError, StoreError);
-
-impl From<ExportError> for CommandError {
-    fn from(error: ExportError) -> Self {
-        match error {
-            ExportError::Write(error) if error.kind() == io::ErrorKind::BrokenPipe => error.into(),
-            error => CommandError::new(error.to_string()),
+    /// The process's exit code.
+    pub(super) fn code(&self) -> u8 {
+        match self {
+            CommandError::Unusable(_) | CommandError::Config(_) => 2,
+            CommandError::WouldRefuse(_) => 3,
+            CommandError::Process(error) => error.exit_code(),
+            _ => 1,
         }
-    }
-}
-
-impl From<ImportError> for CommandError {
-    fn from(error: ImportError) -> Self {
-        match error {
-            ImportError::Bad(bad) => CommandError::new(format!(
-                "{bad}\nnothing was imported; fix these lines (`guildgate import --help` shows two, such as \
-                 {{\"guild\":\"81384788765712384\",\"name\":\"Night Watch\"}}), or import only the valid ones with --partial"
-            )),
-            other => CommandError::new(other.to_string()),
-        }
-    }
-}
-
-impl From<io::Error> for CommandError {
-    fn from(error: io::Error) -> Self {
-        let is_broken_pipe = error.kind() == io::ErrorKind::BrokenPipe;
-        CommandError { message: format!("the output cannot be written: {error}"), is_broken_pipe }
-    }
-}
-
-impl From<serde_json::Error> for CommandError {
-    fn from(error: serde_json::Error) -> Self {
-        CommandError::from(io::Error::from(error))
     }
 }

@@ -1,14 +1,14 @@
 //! `guildgate guild`: guilds in the store.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::Write;
 
 use clap::Subcommand;
 
 use super::error::CommandError;
-use super::output::{JsonArg, print_outcome, print_rows};
+use super::output::{JsonArg, print_rows};
 use crate::model::{GuildId, NOTE_KINDS, counted};
 use crate::records::Records;
-use crate::records::guild::{self, GuildChange, GuildInput, GuildName};
+use crate::records::guild::{self, GuildChange, GuildInput};
 
 /// `guildgate guild …`
 #[derive(Clone, Debug, Subcommand)]
@@ -23,7 +23,7 @@ pub enum GuildCommand {
         id: GuildId,
         /// The guild's new name
         #[arg(long)]
-        name: GuildName,
+        name: String,
     },
     /// Removes a guild with its members, warns, reviews and keys
     ///
@@ -31,7 +31,7 @@ pub enum GuildCommand {
     Remove {
         /// The guild's id
         id: GuildId,
-        /// Removes it without asking for confirmation
+        /// Says that you mean it: nothing brings back what is removed
         #[arg(long)]
         yes: bool,
     },
@@ -66,29 +66,15 @@ impl GuildCommand {
 
 async fn remove(records: &Records, id: &GuildId, yes: bool, out: &mut dyn Write) -> Result<(), CommandError> {
     if !yes {
-        confirm_removal(id, &guild::show(records, id).await?.name)?;
+        let name = guild::show(records, id).await?.name;
+        return Err(CommandError::new(format!(
+            "guild {id} ({name}) was not removed: its members, warns, reviews and keys would be removed with it; --yes says \
+             that you mean it"
+        )));
     }
     let removed = guild::remove(records, id).await?;
     let notes = NOTE_KINDS.iter().map(|kind| counted(removed.notes[kind.plural], kind.name));
     let with: Vec<String> = std::iter::once(counted(removed.members, "member")).chain(notes).collect();
-    let (with, keys) = (with.join(", "), counted(removed.keys, "key"));
-    print_outcome(out, &format!("guild {id} was removed, with {with} and {keys}"))
-}
-
-/// Asks on the terminal whether to remove the guild; returns an error if the answer is not yes.
-fn confirm_removal(id: &GuildId, name: &str) -> Result<(), CommandError> {
-    if !io::stdin().is_terminal() {
-        return Err(CommandError::new(format!(
-            "guild {id} ({name}) was not removed: its removal takes its members, warns, reviews and keys with it, and there \
-             is no terminal to ask on; --yes removes it without asking"
-        )));
-    }
-    let question = format!("Remove guild {id} ({name}) with its members, warns, reviews and keys? [y/N] ");
-    let mut answer = String::new();
-    let asked = io::stderr().write_all(question.as_bytes()).and_then(|()| io::stdin().read_line(&mut answer));
-    asked.map_err(|e| CommandError::new(format!("the answer could not be read: {e}; guild {id} was not removed")))?;
-    match answer.trim().to_ascii_lowercase().as_str() {
-        "y" | "yes" => Ok(()),
-        _ => Err(CommandError::new(format!("guild {id} was not removed"))),
-    }
+    let keys = counted(removed.keys, "key");
+    Ok(writeln!(out, "guild {id} was removed, with {} and {keys}", with.join(", "))?)
 }

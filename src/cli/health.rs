@@ -12,7 +12,6 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::error::CommandError;
-use super::runtime;
 use crate::config::{self, Listen, Server};
 use crate::store::any_certificate;
 
@@ -22,15 +21,14 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest answer that is read.
 const MAX_ANSWER: u64 = 4096;
 
-pub(super) fn run(config: Option<&Path>) -> Result<(), CommandError> {
+pub(super) async fn run(config: Option<&Path>) -> Result<(), CommandError> {
     let server = config::load(config).map_err(|faults| CommandError::new(faults.to_string()))?.config.server;
     let path = &*server.health_path;
     if path.is_empty() {
         let why = "server.health_path is \"\", so there is nothing to ask for; set it, such as to \"/healthz\"";
         return Err(CommandError::new(why));
     }
-    let asked = async { tokio::time::timeout(TIMEOUT, ask(&server, path)).await };
-    let answer = match runtime()?.block_on(asked) {
+    let answer = match tokio::time::timeout(TIMEOUT, ask(&server, path)).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => return Err(CommandError::new(format!("the server cannot be asked: {error}; does it run?"))),
         Err(_) => return Err(CommandError::new(format!("the server did not answer within {} s", TIMEOUT.as_secs()))),

@@ -3,7 +3,7 @@
 mod check; // check
 mod cluster; // cluster
 mod conform; // conform
-mod error; // a command that failed: exit code 1
+mod error; // a command that failed, and its exit code
 mod guild; // guild
 mod health; // health
 mod input; // files and stdin, plain or gzip
@@ -14,15 +14,13 @@ mod notes; // warn, review
 mod output; // what commands print
 mod progress; // bars on a terminal
 mod store; // store
-mod table; // aligned columns
 mod transfer; // import, export
 mod why; // why
 
 #[cfg(test)]
 mod tests;
 
-use std::ffi::OsString;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -32,7 +30,7 @@ use tokio::signal::ctrl_c;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::clock::Clock;
-use crate::config::{self, Config, LoadError, Loaded, StoreAt};
+use crate::config::{self, Config, Loaded, StoreAt};
 use crate::keys::hide_keys;
 use crate::process::{self, HeldSignals, ProcessError};
 use crate::records::Records;
@@ -122,78 +120,42 @@ enum RecordCommand {
     Review(notes::NoteCommand<ReviewInput>),
 }
 
-/// Why the process does not exit with 0.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    /// Exit 1.
-    #[error("{0}")]
-    Failed(#[from] CommandError),
-    /// Exit 2: bad usage or bad configuration.
-    #[error("{0}")]
-    Unusable(String),
-    /// Exit 3: `limits plan` found requests that were accepted and would be refused.
-    #[error("{0}")]
-    WouldRefuse(String),
-    /// The process log already contains the reason.
-    #[error("")]
-    Logged { code: u8 },
-}
-
-impl Failure {
-    /// The process's exit code.
-    fn code(&self) -> u8 {
-        match self {
-            Failure::Failed(_) => 1,
-            Failure::Unusable(_) => 2,
-            Failure::WouldRefuse(_) => 3,
-            Failure::Logged { code } => *code,
-        }
-    }
-}
-
-impl From<LoadError> for Failure {
-    fn from(error: LoadError) -> Self {
-        Failure::Unusable(error.to_string())
-    }
-}
-
-impl From<ProcessError> for Failure {
-    fn from(error: ProcessError) -> Self {
-        match error {
-            ProcessError::Failed(message) => CommandError::new(message).into(),
-            ProcessError::Unusable(message) => Failure::Unusable(message),
-            ProcessError::Logged { exit_code: code } => Failure::Logged { code },
-        }
-    }
-}
-
-/// The output could not be written.
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        CommandError::from(error).into()
-    }
-}
-
 /// Parses the arguments, runs the command and reports an error on stderr. `held`: the signals that are held back since the
 /// process began, which only a server keeps so.
 pub fn run(held: HeldSignals) -> ExitCode {
-    let args: Vec<OsString> = std::env::args_os().collect();
-    let result = match Cli::try_parse_from(args) {
-        Ok(cli) => cli.command.run(held, cli.config.filter(|path| !path.as_os_str().is_empty())),
+    let result = match Cli::try_parse() {
+        Ok(Cli { config, command }) => start(held, config.filter(|path| !path.as_os_str().is_empty()), command),
         // Help or the version. Clap's own exit does not report an error such as a full disk.
-        Err(error) if !error.use_stderr() => error.print().and_then(|()| io::stdout().flush()).map_err(Failure::from),
-        Err(error) => return usage_error(&error),
+        Err(error) if !error.use_stderr() => {
+            error.print().and_then(|()| io::stdout().flush()).map_err(CommandError::from)
+        }
+        Err(error) => {
+            // Not by clap, which would print a key that was typed among the arguments.
+            let _ = io::stderr().write_all(hide_keys(&error.to_string()).as_bytes());
+            return ExitCode::from(2);
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Failed(error)) if error.is_broken_pipe() => ExitCode::SUCCESS,
-        Err(failure) => {
-            if !matches!(failure, Failure::Logged { .. }) {
-                print_message(&failure.to_string());
-            }
-            ExitCode::from(failure.code())
+        // The reader of stdout closed it, as `| head` does. That ends the command and is no failure.
+        Err(CommandError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(CommandError::Process(ProcessError::Logged { exit_code })) => ExitCode::from(exit_code),
+        Err(error) => {
+            print_message(&error.to_string());
+            ExitCode::from(error.code())
         }
     }
+}
+
+/// A server has a runtime of its own; any other command runs on its own thread.
+fn start(held: HeldSignals, config: Option<PathBuf>, command: Command) -> Result<(), CommandError> {
+    if let Command::Serve { demo } = command {
+        return Ok(process::run(config, demo, Some(held))?);
+    }
+    drop(held);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| CommandError::new(format!("no runtime could be started: {e}")))?;
+    runtime.block_on(command.run(config.as_deref()))
 }
 
 /// Prints a message on stderr, with the program's name before it and without keys.
@@ -201,59 +163,36 @@ fn print_message(message: &str) {
     print_to_stderr(format!("guildgate: {}", hide_keys(message)));
 }
 
-/// Prints what is wrong with the arguments, without a key that was typed among them.
-fn usage_error(error: &clap::Error) -> ExitCode {
-    let text = error.to_string();
-    let hidden = hide_keys(&text);
-    if hidden == text {
-        error.exit(); // in colours
-    }
-    let _ = io::stderr().write_all(hidden.as_bytes());
-    ExitCode::from(2)
-}
-
 impl Command {
-    fn run(self, held: HeldSignals, config_path: Option<PathBuf>) -> Result<(), Failure> {
-        let held = Some(held).filter(|_| matches!(self, Command::Serve { .. }));
-        let load = || config::load(config_path.as_deref());
-        let mut out = io::stdout().lock();
+    async fn run(self, config: Option<&Path>) -> Result<(), CommandError> {
+        let (load, mut out) = (|| config::load(config), io::stdout());
         match self {
-            Command::Serve { demo } => {
-                drop(out);
-                Ok(process::run(config_path, demo, held)?)
-            }
-            Command::Check => check::run(&load()?, &mut out),
+            Command::Serve { .. } => Ok(()), // see `start`
+            Command::Check => check::run(&load()?, &mut out).await,
             Command::Record(RecordCommand::Key(keys::KeyCommand::Hash)) => {
-                Ok(keys::hash(&mut io::stdin().lock(), &mut out)?)
+                keys::hash(&mut io::stdin().lock(), &mut out)
             }
             Command::Record(RecordCommand::Key(keys::KeyCommand::Find(json))) => {
                 let loaded = load()?;
-                Ok(runtime()?.block_on(async {
-                    let needs_store = loaded.config.needs_store();
-                    let store = if needs_store { Some(open_store(&loaded, IfMissing::Refuse).await?) } else { None };
-                    keys::find(&loaded.config, store.as_deref(), json, &mut out).await
-                })?)
+                let needs_store = loaded.config.needs_store();
+                let store = if needs_store { Some(open_store(&loaded, IfMissing::Refuse).await?) } else { None };
+                keys::find(&loaded.config, store.as_deref(), json, &mut out).await
             }
             Command::Record(command) => {
                 let loaded = load()?;
                 command.must_be_in_store(&loaded.config).map_err(CommandError::new)?;
-                Ok(runtime()?.block_on(async {
-                    let store = open_store(&loaded, command.if_missing()).await?;
-                    let records = Records { store, config: Arc::new(loaded.config), clock: Clock::system() };
-                    command.run(&records, &mut out).await
-                })?)
+                let store = open_store(&loaded, command.if_missing()).await?;
+                let records = Records { store, config: Arc::new(loaded.config), clock: Clock::system() };
+                command.run(&records, &mut out).await
             }
-            Command::Import(args) => Ok(runtime()?.block_on(args.run(&load()?, &mut out))?),
-            Command::Export(args) => {
-                drop(out); // another thread writes the records to it
-                Ok(runtime()?.block_on(args.run(&load()?))?)
-            }
-            Command::Store(command) => Ok(runtime()?.block_on(command.run(&load()?.config.origin.store, &mut out))?),
-            Command::Limits(command) => command.run(config_path.as_deref(), &mut out),
-            Command::Why(args) => args.run(config_path.as_deref(), &mut out),
-            Command::Conform(args) => args.run(config_path.as_deref(), &mut out),
-            Command::Cluster(command) => runtime()?.block_on(command.run(&load()?, &mut out)),
-            Command::Health => Ok(health::run(config_path.as_deref())?),
+            Command::Import(args) => args.run(&load()?, &mut out).await,
+            Command::Export(args) => args.run(&load()?, &mut out).await,
+            Command::Store(command) => command.run(&load()?.config.origin.store, &mut out).await,
+            Command::Limits(command) => command.run(config, &mut out).await,
+            Command::Why(args) => args.run(&load()?, &mut out).await,
+            Command::Conform(args) => args.run(load()?.config, &mut out).await,
+            Command::Cluster(command) => command.run(&load()?, &mut out).await,
+            Command::Health => health::run(config).await,
             Command::Schema => Ok(writeln!(out, "{:#}", config::schema())?),
             Command::Completions { shell } => {
                 let mut script = Vec::new(); // the generator panics if its output cannot be written
@@ -261,7 +200,7 @@ impl Command {
                 Ok(out.write_all(&script)?)
             }
             Command::Man { directory: None } => Ok(clap_mangen::Man::new(Cli::command()).render(&mut out)?),
-            Command::Man { directory: Some(folder) } => Ok(write_manual(&folder)?),
+            Command::Man { directory: Some(folder) } => write_manual(&folder),
         }
     }
 }
@@ -334,16 +273,7 @@ async fn unless_interrupted<T>(
         _ = terminate.recv() => {}
         done = work => return done,
     }
-    if io::stderr().is_terminal() {
-        let _ = io::stderr().write_all(b"\r\x1b[K"); // clears the line, where a progress bar may be
-    }
     print_message(message);
     // Does not wait for a thread that is blocked in a read or in a long statement.
     std::process::exit(1)
-}
-
-/// A runtime on the command's own thread.
-fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|e| CommandError::new(format!("no runtime could be started: {e}")))
 }

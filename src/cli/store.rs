@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 
 use super::error::CommandError;
-use super::output::{ignore_broken_pipe, print_outcome};
+use super::output::ignore_broken_pipe;
 use super::transfer::cannot_write;
 use super::unless_interrupted;
 use crate::config::{PostgresAt, StoreAt};
@@ -78,7 +78,7 @@ async fn back_up(from: &Path, to: &Path, force: bool, out: &mut dyn Write) -> Re
     let message = format!("interrupted; {} is as it was, and there is no new backup", to.display());
     let copy = unless_interrupted(&message, async { Ok(backup::backup(from, to, force).await?) }).await?;
     let size = copy.replace_target().map_err(cannot_write(to))?;
-    print_outcome(out, &format!("{size} bytes written to {}", to.display()))
+    Ok(writeln!(out, "{size} bytes written to {}", to.display())?)
 }
 
 async fn restore(from: &Path, store: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
@@ -94,7 +94,7 @@ async fn restore(from: &Path, store: &Path, out: &mut dyn Write) -> Result<(), C
         None => "there was no store before".to_owned(),
         Some(file) => format!("what was there is {} now", file.display()),
     };
-    print_outcome(out, &format!("{} is a copy of {} now, {size} bytes\n{was}", store.display(), from.display()))
+    Ok(writeln!(out, "{} is a copy of {} now, {size} bytes\n{was}", store.display(), from.display())?)
 }
 
 fn is_same_file(a: &Path, b: &Path) -> bool {

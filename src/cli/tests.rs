@@ -4,7 +4,6 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::config::StoreAt;
-use crate::model::WARN;
 use crate::store::Store;
 
 #[derive(Debug, Parser)]
@@ -42,11 +41,6 @@ impl TestStore {
         let line = CommandLine::try_parse_from(std::iter::once("guildgate".to_owned()).chain(words)).unwrap();
         line.command.run(&self.records, out).await
     }
-}
-
-/// The usage error of a command line.
-fn usage_error(line: &str) -> String {
-    CommandLine::try_parse_from(std::iter::once("guildgate").chain(line.split(' '))).unwrap_err().to_string()
 }
 
 #[tokio::test]
@@ -91,37 +85,4 @@ async fn added_records_are_listed_until_they_are_removed() {
     store.run("review remove --guild 81 1").await.unwrap();
     store.run("member remove --guild 81 --member 7").await.unwrap();
     assert_eq!(store.run("member list --guild 81").await.unwrap(), "MEMBER  POINTS  NAME\n8       0       8\n");
-}
-
-#[tokio::test]
-async fn a_warn_may_expire_after_a_duration() {
-    let store = TestStore::new().await;
-    store.run("guild add 81 --name G").await.unwrap();
-    let before = Clock::system().unix();
-    store.run("warn add --guild 81 --member 7 --author Mod --reason spam --expires 30d").await.unwrap();
-    let expires = store.records.store.notes(&WARN, &"81".parse().unwrap(), None, None, usize::MAX).await.unwrap();
-    let expires = expires[0].1.number;
-    assert!((0..60).contains(&(expires - before - 30 * 86_400)), "{expires}");
-}
-
-#[tokio::test]
-async fn a_command_that_fails_says_what_to_do() {
-    let store = TestStore::new().await;
-    let message = store.run("member list --guild 81").await.unwrap_err().message;
-    assert!(
-        message.starts_with("guild 81 is not in the store; ") && message.contains("`guildgate guild add 81 "),
-        "{message}"
-    );
-    store.run("guild add 81 --name G").await.unwrap();
-    for line in ["guild add 81 --name G", "member remove --guild 81 --member 7", "warn remove --guild 81 1"] {
-        store.run(line).await.unwrap_err();
-    }
-}
-
-#[test]
-fn invalid_values_are_bad_usage() {
-    assert!(usage_error("review add --guild 1 --member 7 --author B --rating 6 --text t").contains("1 to 5"));
-    assert!(usage_error("member set --guild 1 --member x").contains("digits"));
-    assert!(usage_error("warn add --guild 1 --member 7 --author B --reason r --expires soon").contains("90d"));
-    assert!(usage_error("warn remove --guild 1 -2").contains("-2"));
 }

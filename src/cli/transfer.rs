@@ -13,7 +13,7 @@ use indicatif::ProgressBar;
 
 use super::error::CommandError;
 use super::input::{BUFFER, decompressed, is_standard, open};
-use super::output::{print_outcome, print_to_stderr};
+use super::output::print_to_stderr;
 use super::progress::{byte_bar, record_bar};
 use super::{open_store, unless_interrupted};
 use crate::config::Loaded;
@@ -52,19 +52,21 @@ impl ImportArgs {
             fs::metadata(&self.file).map_err(|e| cannot_read(&self.file, &e))?;
         }
         loaded.config.must_have_store().map_err(CommandError::new)?;
-        let import = unless_interrupted("interrupted; nothing was imported", async {
-            let store = open_store(loaded, IfMissing::Make).await?;
-            self.import(&store).await
-        });
-        let import = import.await?;
+        let read = async { self.read(&*open_store(loaded, IfMissing::Make).await?).await };
+        let import = unless_interrupted("interrupted; nothing was imported", read).await?;
         if import.imported.of_members > 0 {
             let refused = |why| CommandError::new(format!("{why}; nothing was imported"));
             loaded.config.must_store_members().map_err(refused)?;
         }
-        self.commit(import, out).await
+        let Imported { records, bad, .. } = import.commit().await?;
+        if bad.total == 0 {
+            return Ok(writeln!(out, "{records} records imported")?);
+        }
+        print_to_stderr(&bad);
+        Ok(writeln!(out, "{records} records imported, bad lines left out: {}", bad.total)?)
     }
 
-    async fn import(&self, store: &Store) -> Result<UncommittedImport, CommandError> {
+    async fn read(&self, store: &Store) -> Result<UncommittedImport, CommandError> {
         let mode = if self.partial { Mode::Partial } else { Mode::AllOrNothing };
         let path = self.file.clone();
         let file = blocking(move || ImportFile::prepare(&path).map_err(|e| cannot_read(&path, &e))).await?;
@@ -78,17 +80,12 @@ impl ImportArgs {
         };
         store.import(move || file.open(), mode, show).await.map_err(|error| match error {
             ImportError::Read(e) => CommandError::new(format!("{}; nothing was imported", cannot_read(&self.file, &e))),
-            other => other.into(),
+            ImportError::Bad(bad) => CommandError::new(format!(
+                "{bad}\nnothing was imported; fix these lines (`guildgate import --help` shows two), or import only the valid \
+                 ones with --partial"
+            )),
+            other => CommandError::new(other.to_string()),
         })
-    }
-
-    async fn commit(&self, import: UncommittedImport, out: &mut dyn Write) -> Result<(), CommandError> {
-        let Imported { records, bad, .. } = import.commit().await?;
-        if bad.total == 0 {
-            return print_outcome(out, &format!("{records} records imported"));
-        }
-        print_to_stderr(&bad);
-        print_outcome(out, &format!("{records} records imported, bad lines left out: {}", bad.total))
     }
 }
 
@@ -128,16 +125,17 @@ fn copied(mut from: impl Read) -> io::Result<File> {
 }
 
 impl ExportArgs {
-    pub(super) async fn run(self, loaded: &Loaded) -> Result<(), CommandError> {
+    pub(super) async fn run(self, loaded: &Loaded, out: &mut dyn Write) -> Result<(), CommandError> {
         let message = match self.has_place() {
             true => format!("interrupted; {} is as it was, and there is no new export", self.file.display()),
             false => "interrupted; what was written is not whole".to_owned(),
         };
-        let exported = unless_interrupted(&message, async {
-            let store = open_store(loaded, IfMissing::Refuse).await?;
-            self.export(&store).await
-        });
-        self.finish(exported.await?, &mut io::stdout())
+        let write = async { self.write(open_store(loaded, IfMissing::Refuse).await?).await };
+        let (records, part) = unless_interrupted(&message, write).await?;
+        if let Some(part) = part {
+            part.replace_target().map_err(cannot_write(&self.file))?;
+        }
+        if is_standard(&self.file) { Ok(()) } else { Ok(writeln!(out, "{records} records exported")?) }
     }
 
     /// Whether it is a file that can be replaced whole. A pipe or a device can only be written to.
@@ -146,7 +144,7 @@ impl ExportArgs {
     }
 
     /// Writes the records. Returns how many, and the temporary file that is to replace the target, if there is one.
-    async fn export(&self, store: &Arc<Store>) -> Result<(u64, Option<TempFile>), CommandError> {
+    async fn write(&self, store: Arc<Store>) -> Result<(u64, Option<TempFile>), CommandError> {
         let cannot_write = cannot_write(&self.file);
         let mut part = None;
         if self.has_place() {
@@ -157,7 +155,7 @@ impl ExportArgs {
             part = Some(TempFile::new(&self.file).map_err(&cannot_write)?);
         }
         let file = part.as_ref().map(|part| part.file().try_clone()).transpose().map_err(&cannot_write)?;
-        let (store, path) = (store.clone(), self.file.clone());
+        let path = self.file.clone();
         // On another thread: opening a pipe waits for its reader, and so does writing to one.
         let records = blocking(move || {
             let file: Box<dyn Write> = match file {
@@ -165,19 +163,13 @@ impl ExportArgs {
                 None if is_standard(&path) => Box::new(io::stdout()),
                 None => Box::new(OpenOptions::new().write(true).open(&path).map_err(&cannot_write)?),
             };
-            write(&store, file, is_gzip(&path)).map_err(|error| match error {
+            let gzip = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
+            write(&store, file, gzip).map_err(|error| match error {
                 ExportError::Write(error) => cannot_write(error),
-                other => other.into(),
+                ExportError::Store(error) => error.into(),
             })
         });
         Ok((records.await?, part))
-    }
-
-    fn finish(&self, (records, part): (u64, Option<TempFile>), out: &mut dyn Write) -> Result<(), CommandError> {
-        if let Some(part) = part {
-            part.replace_target().map_err(cannot_write(&self.file))?;
-        }
-        if is_standard(&self.file) { Ok(()) } else { print_outcome(out, &format!("{records} records exported")) }
     }
 }
 
@@ -193,10 +185,6 @@ fn write(store: &Store, to: impl Write, gzip: bool) -> Result<u64, ExportError> 
     let records = store.export(&mut to, &mut show)?;
     to.into_inner().map_err(IntoInnerError::into_error)?.finish()?.flush()?;
     Ok(records)
-}
-
-fn is_gzip(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"))
 }
 
 pub(super) fn cannot_read(file: &Path, error: &io::Error) -> CommandError {
@@ -218,94 +206,4 @@ pub(super) fn cannot_write(file: &Path) -> impl Fn(io::Error) -> CommandError + 
 fn is_store(path: &Path) -> bool {
     let mut magic = [0; SQLITE_MAGIC.len()];
     File::open(path).is_ok_and(|mut file| file.read_exact(&mut magic).is_ok() && magic == *SQLITE_MAGIC)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LINES: &str = "{\"guild\":\"81\",\"name\":\"Night Watch\"}\n";
-
-    async fn store() -> (tempfile::TempDir, Arc<Store>) {
-        let folder = tempfile::tempdir().unwrap();
-        let at = crate::config::StoreAt::Sqlite(folder.path().join("store.db"));
-        (folder, Store::open(&at, IfMissing::Make).await.unwrap())
-    }
-
-    async fn import(args: ImportArgs, store: &Arc<Store>, out: &mut Vec<u8>) -> Result<(), CommandError> {
-        args.commit(args.import(store).await?, out).await
-    }
-
-    async fn export(file: &Path, store: &Arc<Store>, out: &mut Vec<u8>) -> Result<(), CommandError> {
-        let args = ExportArgs { file: file.to_owned() };
-        args.finish(args.export(store).await?, out)
-    }
-
-    #[tokio::test]
-    async fn an_import_and_an_export_say_how_many_and_the_file_is_replaced_whole() {
-        let (folder, store) = store().await;
-        let (from, to) = (folder.path().join("in.jsonl"), folder.path().join("out.jsonl"));
-        fs::write(&from, LINES).unwrap();
-        fs::write(&to, "older and longer than what is exported now, so that a rest of it would be seen").unwrap();
-        let mut out = Vec::new();
-        import(ImportArgs { file: from, partial: false }, &store, &mut out).await.unwrap();
-        export(&to, &store, &mut out).await.unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "1 records imported\n1 records exported\n");
-        assert_eq!(fs::read_to_string(&to).unwrap(), LINES);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().filter(|e| is_part(e.as_ref().unwrap())).count(), 0);
-    }
-
-    fn is_part(entry: &fs::DirEntry) -> bool {
-        entry.path().extension().is_some_and(|extension| extension == "part")
-    }
-
-    #[tokio::test]
-    async fn an_export_does_not_take_a_stores_place() {
-        let (folder, store) = store().await;
-        let file = folder.path().join("store.db");
-        let before = fs::read(&file).unwrap();
-        let refused = export(&file, &store, &mut Vec::new()).await.unwrap_err();
-        assert!(refused.message.ends_with("name another file"), "{refused}");
-        assert_eq!(fs::read(&file).unwrap(), before);
-    }
-
-    #[tokio::test]
-    async fn an_export_through_a_link_writes_where_it_leads_and_takes_no_stores_place() {
-        let (folder, store) = store().await;
-        let (link, to) = (folder.path().join("link.jsonl"), folder.path().join("there/out.jsonl"));
-        fs::create_dir(folder.path().join("there")).unwrap();
-        std::os::unix::fs::symlink("there/out.jsonl", &link).unwrap();
-        for before in [None, Some("as it was")] {
-            before.iter().for_each(|before| fs::write(&to, before).unwrap());
-            export(&link, &store, &mut Vec::new()).await.unwrap();
-            assert_eq!((fs::read_to_string(&to).unwrap(), link.is_symlink()), (String::new(), true));
-        }
-        fs::remove_file(&link).unwrap();
-        std::os::unix::fs::symlink("store.db", &link).unwrap();
-        let refused = export(&link, &store, &mut Vec::new()).await.unwrap_err();
-        assert!(refused.message.contains("link.jsonl ") && refused.message.ends_with("name another file"));
-    }
-
-    #[tokio::test]
-    async fn a_bad_file_fails_by_its_lines_and_partial_takes_the_rest() {
-        let (folder, store) = store().await;
-        let file = folder.path().join("in.jsonl");
-        fs::write(&file, format!("nonsense\n{LINES}")).unwrap();
-        let mut out = Vec::new();
-        let error = import(ImportArgs { file: file.clone(), partial: false }, &store, &mut out).await.unwrap_err();
-        assert!(error.message.starts_with("line 1: not JSON"), "{error}");
-        assert!(error.message.ends_with("with --partial"), "{error}");
-        import(ImportArgs { file, partial: true }, &store, &mut out).await.unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "1 records imported, bad lines left out: 1\n");
-    }
-
-    #[tokio::test]
-    async fn a_file_that_is_not_there_is_named() {
-        let (folder, store) = store().await;
-        let missing = folder.path().join("none/in.jsonl");
-        let read = import(ImportArgs { file: missing.clone(), partial: false }, &store, &mut Vec::new()).await;
-        let written = export(&missing, &store, &mut Vec::new()).await;
-        assert!(read.unwrap_err().message.contains("none/in.jsonl cannot be read"));
-        assert!(written.unwrap_err().message.contains("none/in.jsonl cannot be written"));
-    }
 }

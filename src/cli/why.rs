@@ -2,19 +2,20 @@
 //! size takes no memory. Nothing is changed.
 
 use std::io::{self, BufRead, IsTerminal, Read, Write};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use memchr::memmem::Finder;
 
 use super::error::CommandError;
-use super::input::{decompressed, open};
+use super::input::{decompressed, look_again, open};
+use super::store_as_it_is;
 use super::transfer::cannot_read;
-use super::{Failure, print_message, runtime, store_as_it_is};
-use crate::config::{self, Access, Config, Keys, Loaded};
+use crate::config::{Access, Config, Keys, Loaded};
 use crate::files::with_suffix;
 use crate::keys::read_key_file;
+use crate::model::GuildId;
 use crate::telemetry::{AccessLine, Explanation, KeyLookup, printable};
 
 /// How much of a line is looked at together. An access line has some 300 bytes.
@@ -23,13 +24,10 @@ const MAX_LINE: u64 = 64 * 1024;
 /// How long a request that is not there is waited for in `log.access`: a server writes its line a moment after the answer.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
 
-/// How often the log is looked at meanwhile.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-
 #[derive(Debug, Args)]
 pub(super) struct WhyArgs {
     /// The request's id: X-Request-Id of its answer, request_id in the process log
-    #[arg(value_name = "REQUEST-ID", value_parser = request_id)]
+    #[arg(value_name = "REQUEST-ID")]
     id: String,
     /// Where to look instead, plain or gzip; `-` is stdin
     #[arg(value_name = "FILE")]
@@ -39,46 +37,28 @@ pub(super) struct WhyArgs {
     json: bool,
 }
 
-fn request_id(text: &str) -> Result<String, String> {
-    let is_id = (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
-    if is_id {
-        Ok(text.to_owned())
-    } else {
-        Err("a request id is 1 to 128 visible characters without spaces".to_owned())
-    }
-}
-
 impl WhyArgs {
-    /// Explains the request, by the configuration at `named`.
-    pub(super) fn run(self, named: Option<&Path>, out: &mut dyn Write) -> Result<(), Failure> {
-        let loaded = match config::load(named) {
-            Ok(loaded) => Some(loaded),
-            // The log that is named on the command line can be explained without a configuration.
-            Err(faults) if !self.files.is_empty() => {
-                print_message(&format!(
-                    "limits and keys are not explained, because the configuration cannot be read: {faults}"
-                ));
-                None
-            }
-            Err(faults) => return Err(faults.into()),
+    pub(super) async fn run(self, loaded: &Loaded, out: &mut dyn Write) -> Result<(), CommandError> {
+        let line = self.find_by(&loaded.config)?;
+        let key = match line.key.as_deref() {
+            Some(id) => look_up(id, &loaded.config).await,
+            None => KeyLookup::NotListed,
         };
-        let line = match loaded.as_ref().map(|loaded| &loaded.config.log.access) {
-            Some(access) if self.files.is_empty() => self.find_in(access)?,
-            _ => self.find(&self.files, Duration::ZERO, "name the log that has it, or pipe it in and give `-`")?,
-        };
-        let key = line.key.as_deref().map_or(KeyLookup::NotListed, |id| look_up(id, loaded.as_ref()));
-        let explanation = Explanation::new(line, &key, loaded.as_ref());
+        let explanation = Explanation::new(line, &key, Some(loaded));
         let text = match self.json {
-            true => serde_json::to_string(&explanation).map_err(CommandError::from)?,
+            true => serde_json::to_string(&explanation)?,
             false => explanation.sentences().iter().map(|s| printable(s)).collect::<Vec<_>>().join("\n"),
         };
-        Ok(writeln!(out, "{text}").map_err(CommandError::from)?)
+        Ok(writeln!(out, "{text}")?)
     }
 
-    /// Looks where the configuration says that requests are logged.
-    fn find_in(&self, access: &Access) -> Result<AccessLine, CommandError> {
+    /// Looks into the files that are named, or where the configuration says that requests are logged.
+    fn find_by(&self, config: &Config) -> Result<AccessLine, CommandError> {
         let piped = "log.access is no file; pipe the log in, as in `journalctl -u guildgate | guildgate why ID`";
-        match access {
+        match &config.log.access {
+            _ if !self.files.is_empty() => {
+                self.find(&self.files, Duration::ZERO, "name the log that has it, or pipe it in and give `-`")
+            }
             Access::File(log) => {
                 let older = Some(with_suffix(log, ".1")).filter(|older| older.exists());
                 let files: Vec<PathBuf> = [log.clone()].into_iter().chain(older).collect();
@@ -97,22 +77,19 @@ impl WhyArgs {
     fn find(&self, files: &[PathBuf], within: Duration, next: &str) -> Result<AccessLine, CommandError> {
         let open = |path: &PathBuf| open(path).and_then(decompressed).map_err(|e| cannot_read(path, &e));
         let mut logs = files.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let until = Instant::now() + within;
-        loop {
+        let found = look_again(within, || {
             for (path, log) in files.iter().zip(&mut logs) {
                 if let Some(line) = search(log, &self.id).map_err(|e| cannot_read(path, &e))? {
-                    return Ok(line);
+                    return Ok(Some(line));
                 }
             }
-            if Instant::now() >= until {
-                let names: Vec<_> = files.iter().map(|path| printable(&path.display().to_string())).collect();
-                let (id, names) = (printable(&self.id), names.join(", "));
-                return Err(CommandError::new(format!(
-                    "request {id} was not found: no access line has this id in {names}; {next}"
-                )));
-            }
-            std::thread::sleep(LOOK_INTERVAL);
-        }
+            Ok(None)
+        });
+        found?.ok_or_else(|| {
+            let names: Vec<_> = files.iter().map(|path| path.display().to_string()).collect();
+            let text = format!("request {} was not found: no access line has this id in {}", self.id, names.join(", "));
+            CommandError::new(format!("{}; {next}", printable(&text)))
+        })
     }
 }
 
@@ -131,29 +108,25 @@ fn search(mut from: impl BufRead, id: &str) -> io::Result<Option<AccessLine>> {
 }
 
 /// What is known of the key with this id.
-fn look_up(id: &str, loaded: Option<&Loaded>) -> KeyLookup {
-    let Some(loaded) = loaded else { return KeyLookup::Failed("the configuration cannot be read".to_owned()) };
-    let config = &loaded.config;
-    match &config.keys {
-        Keys::Origin { .. } => KeyLookup::AtOrigin,
+async fn look_up(id: &str, config: &Config) -> KeyLookup {
+    let found = match &config.keys {
+        Keys::Origin { .. } => return KeyLookup::AtOrigin,
         Keys::File(path) => match read_key_file(path) {
-            Ok(keys) => keys
-                .into_iter()
-                .find(|key| *key.id == *id)
-                .map_or(KeyLookup::NotListed, |key| KeyLookup::Found { name: None, guild: key.guild.to_string() }),
-            Err(error) => KeyLookup::Failed(format!("the key file cannot be used: {error}")),
+            Ok(keys) => Ok(keys.into_iter().find(|key| *key.id == *id).map(|key| (None, key.guild))),
+            Err(error) => Err(format!("the key file cannot be used: {error}")),
         },
-        Keys::Store => in_store(id, config).unwrap_or_else(|why| KeyLookup::Failed(why.message)),
+        Keys::Store => in_store(id, config).await.map_err(|why| why.to_string()),
+    };
+    match found {
+        Ok(Some((name, guild))) => KeyLookup::Found { name, guild: guild.to_string() },
+        Ok(None) => KeyLookup::NotListed,
+        Err(why) => KeyLookup::Failed(why),
     }
 }
 
-fn in_store(id: &str, config: &Config) -> Result<KeyLookup, CommandError> {
-    let key = runtime()?
-        .block_on(async { Ok::<_, CommandError>(store_as_it_is(&config.origin.store).await?.key(id).await?) })?;
-    Ok(key.map_or(KeyLookup::NotListed, |key| KeyLookup::Found {
-        name: Some(key.name).filter(|name| !name.is_empty()),
-        guild: key.guild.to_string(),
-    }))
+async fn in_store(id: &str, config: &Config) -> Result<Option<(Option<String>, GuildId)>, CommandError> {
+    let key = store_as_it_is(&config.origin.store).await?.key(id).await?;
+    Ok(key.map(|key| (Some(key.name).filter(|name| !name.is_empty()), key.guild)))
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Keys, by id and never by secret: a secret is in the row of a key that was made or rotated, and nowhere else.
 
 use std::convert::Infallible;
-use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::Records;
@@ -106,18 +106,6 @@ pub struct IssuedKey {
     pub key: String,
 }
 
-/// What is known of a secret.
-#[derive(Debug, Serialize)]
-pub struct FoundKey {
-    pub id: String,
-    pub guild: GuildId,
-    pub tier: String,
-    pub scope: Scope,
-    pub expires: Option<i64>,
-    /// Why requests with it are refused; empty: they are not.
-    pub wrong: Vec<String>,
-}
-
 /// A field that is null or has a value, if it is given at all.
 fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
     T::deserialize(from).map(Some)
@@ -192,19 +180,23 @@ pub async fn change(records: &Records, id: &str, change: KeyChange) -> Result<Ke
 
 /// Gives a key another secret; the old one works for the overlap.
 pub async fn rotate(records: &Records, id: &str, rotation: Rotation) -> Result<IssuedKey, StoreError> {
-    let HumanDuration(overlap) = rotation.overlap.unwrap_or(OVERLAP);
+    let overlap = rotation.overlap.unwrap_or(OVERLAP).0;
     let key = ApiKey::generate().map_err(StoreError::Failed)?;
-    let until = (!overlap.is_zero()).then(|| end_of(overlap, records.clock.unix_ms()));
-    let rotated = records.store.rotate_key(id, key.digest(), until, records.clock.unix()).await?;
+    let now = records.clock.unix();
+    // A second more than that, so that it is not shorter than it says.
+    let seconds = i64::try_from(overlap.as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
+    let until = (seconds > 0).then(|| now.saturating_add(seconds).saturating_add(1));
+    let rotated = records.store.rotate_key(id, key.digest(), until, now).await?;
     Ok(IssuedKey { row: KeyRow::new(records, rotated), key: key.reveal().to_owned() })
 }
 
-/// The key with this secret, of the store or the key file. `store`: that of the keys, or of their guilds.
-pub async fn find(config: &Config, store: Option<&Store>, secret: Digest, now: i64) -> Result<FoundKey, StoreError> {
-    let mut wrong = Vec::new();
+/// What is known of the key with this secret, and why requests with it are refused (`wrong`). `store`: that of the keys, or
+/// of their guilds.
+pub async fn find(config: &Config, store: Option<&Store>, secret: Digest, now: i64) -> Result<Value, StoreError> {
+    let refused = |why: &str| StoreError::Refused(why.to_owned());
     let found = match (&config.keys, store) {
         (Keys::File(path), _) => {
-            let mut keys = read_key_file(path).map_err(|e| StoreError::Refused(e.to_string()))?.into_iter();
+            let mut keys = read_key_file(path).map_err(|e| refused(&e.to_string()))?.into_iter();
             let key = keys.find(|key| key.digest == secret);
             key.map(|key| (key.id, key.guild, key.tier.map(|tier| tier.to_string()), key.scope, key.expires))
         }
@@ -212,26 +204,24 @@ pub async fn find(config: &Config, store: Option<&Store>, secret: Digest, now: i
             let expires = if key.digest == secret { key.expires } else { key.previous_ends() };
             (key.id, key.guild, key.tier, key.scope, expires)
         }),
-        (Keys::Store, None) | (Keys::Origin { .. }, _) => {
-            return Err(StoreError::Refused("only the origin knows the keys (keys.source = \"origin\")".to_owned()));
-        }
+        _ => return Err(refused("only the origin knows the keys (keys.source = \"origin\")")),
     };
-    let unknown = "no key has this secret: it was never made here, or was revoked, or rotated away";
-    let (id, guild, tier, scope, expires) = found.ok_or_else(|| StoreError::Refused(unknown.to_owned()))?;
+    let unknown = "no key has this secret: it was never made here, or was revoked, or rotated away (no trace is kept of \
+        these, so that they cannot be told apart)";
+    let (id, guild, tier, scope, expires) = found.ok_or_else(|| refused(unknown))?;
+    let mut wrong = Vec::new();
     if let Some(ended) = expires.filter(|ends| *ends <= now) {
         wrong.push(format!("it expired at {}, or was rotated and this secret ended then (02)", date_of(ended)));
     }
     if let Some(store) = store {
         match store.guild(&guild).await? {
-            Some(guild) if guild.departed => {
-                wrong.push(format!("the bot has left guild {0} (03); `guildgate guild return {0}`", guild.id));
-            }
-            Some(_) => {}
+            Some(found) if !found.departed => {}
+            Some(_) => wrong.push(format!("the bot has left guild {guild} (03); `guildgate guild return {guild}`")),
             None => wrong.push(format!("guild {guild} is not in the store (03)")),
         }
     }
-    let tier = tier.unwrap_or_else(|| config.limits.default_tier.name.clone());
-    Ok(FoundKey { id: id.to_string(), guild, tier, scope, expires, wrong })
+    let tier = tier.as_ref().unwrap_or(&config.limits.default_tier.name);
+    Ok(json!({ "id": id, "guild": guild, "tier": tier, "scope": scope, "expires": expires, "wrong": wrong }))
 }
 
 /// `k_` and 8 letters or digits. It is a name and no secret. The store refuses one that is taken.
@@ -241,33 +231,9 @@ fn random_id() -> String {
 
 /// Refuses a tier that the configuration does not have; `None` is the default tier.
 fn check_tier(records: &Records, tier: Option<&str>) -> Result<(), StoreError> {
-    let tiers = &records.config.limits.tiers;
-    match tier {
-        Some(tier) if tiers.iter().all(|t| t.name != tier) => {
-            let there: Vec<&str> = tiers.iter().map(|t| t.name.as_str()).collect();
-            Err(StoreError::Refused(format!("there is no tier '{tier}'; there is {}", there.join(", "))))
-        }
-        Some(_) | None => Ok(()),
-    }
-}
-
-/// The first whole Unix second at which so much time has passed since `now_ms`: what is to last a
-/// while lasts it.
-fn end_of(overlap: Duration, now_ms: i64) -> i64 {
-    let ends = now_ms.saturating_add(i64::try_from(overlap.as_millis()).unwrap_or(i64::MAX));
-    ends.div_euclid(1000) + i64::from(ends.rem_euclid(1000) > 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_overlap_is_never_shorter_than_it_says() {
-        for (overlap, now_ms, end) in
-            [(2000, 1_000_000, 1002), (2000, 1_000_001, 1003), (1, 1_000_999, 1001), (1, 0, 1)]
-        {
-            assert_eq!(end_of(Duration::from_millis(overlap), now_ms), end, "{overlap} ms from {now_ms}");
-        }
+    let there: Vec<&str> = records.config.limits.tiers.iter().map(|tier| tier.name.as_str()).collect();
+    match tier.filter(|tier| !there.contains(tier)) {
+        Some(tier) => Err(StoreError::Refused(format!("there is no tier '{tier}'; there is {}", there.join(", ")))),
+        None => Ok(()),
     }
 }

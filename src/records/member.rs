@@ -1,13 +1,14 @@
 //! Members of guilds.
 
 use clap::Args;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::Records;
 use crate::json::Whole;
 use crate::model::{GuildId, MemberId};
-use crate::store::{MemberRecord, StoreError, refusals};
+pub use crate::store::MemberRecord as MemberRow;
+use crate::store::{StoreError, refusals};
 
 /// What is set; a field that is not given stays.
 #[derive(Clone, Debug, Args, Deserialize, ToSchema)]
@@ -22,22 +23,8 @@ pub struct MemberInput {
     pub points: Option<Whole>,
 }
 
-/// A member of a guild.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct MemberRow {
-    pub member: MemberId,
-    pub name: String,
-    pub points: i64,
-}
-
 fn points(text: &str) -> Result<Whole, String> {
     text.parse().map(Whole).map_err(|_| format!("points are a whole number, {} to {}", i64::MIN, i64::MAX))
-}
-
-impl From<MemberRecord> for MemberRow {
-    fn from(MemberRecord { member, name, points }: MemberRecord) -> Self {
-        MemberRow { member, name, points }
-    }
 }
 
 /// So many of a guild's members after the id `after`, by id.
@@ -47,13 +34,11 @@ pub async fn list(
     after: Option<MemberId>,
     limit: usize,
 ) -> Result<Vec<MemberRow>, StoreError> {
-    let members = records.store.members(guild, after, limit).await?;
-    Ok(members.into_iter().map(MemberRow::from).collect())
+    records.store.members(guild, after, limit).await
 }
 
 pub async fn show(records: &Records, guild: &GuildId, id: MemberId) -> Result<MemberRow, StoreError> {
-    let member = records.store.member(guild, id).await?;
-    Ok(member.ok_or_else(|| refusals::unknown_member(guild, id))?.into())
+    records.store.member(guild, id).await?.ok_or_else(|| refusals::unknown_member(guild, id))
 }
 
 /// Sets a member's name or points, and makes the member if there is none.
@@ -63,5 +48,5 @@ pub async fn set(
     id: MemberId,
     MemberInput { name, points }: MemberInput,
 ) -> Result<MemberRow, StoreError> {
-    Ok(records.store.set_member(guild, id, name.as_deref(), points.map(|Whole(points)| points)).await?.into())
+    records.store.set_member(guild, id, name.as_deref(), points.map(|Whole(points)| points)).await
 }

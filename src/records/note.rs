@@ -15,16 +15,13 @@ use crate::json::Whole;
 use crate::model::{GuildId, MemberId, Note, NoteKind, Number, REVIEW, WARN};
 use crate::store::{StoreError, refusals};
 
-/// The highest id of a note that a caller may choose; some are left for those that get the next one.
-pub const MAX_CHOSEN_ID: i64 = i64::MAX / 2;
-
-/// The id of a note of at most `MAX`, which is a text in JSON.
+/// The id of a note, which is a text in JSON.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(try_from = "String")]
-pub struct NoteId<const MAX: i64 = { i64::MAX }>(pub i64);
+pub struct NoteId(pub i64);
 
 /// The id of a note that its caller chooses.
-pub type ChosenId = NoteId<MAX_CHOSEN_ID>;
+pub type ChosenId = NoteId;
 
 /// The stars of a review.
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -62,7 +59,7 @@ pub struct ReviewInput {
     #[arg(long)]
     author: String,
     /// Stars, 1 to 5
-    #[arg(long)]
+    #[arg(long, value_parser = |text: &str| Rating::try_from(Whole(text.parse().unwrap_or(0))))]
     rating: Rating,
     /// The text of the review
     #[arg(long)]
@@ -100,29 +97,20 @@ impl NoteInput for ReviewInput {
     }
 }
 
-impl<const MAX: i64> FromStr for NoteId<MAX> {
-    type Err = String;
+impl FromStr for NoteId {
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let is_number = text.bytes().all(|b| b.is_ascii_digit());
-        let id = if is_number { text.parse().ok().filter(|id| *id <= MAX) } else { None };
-        id.map(NoteId).ok_or_else(|| format!("an id is a whole number, 0 to {MAX}"))
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let id = Some(text).filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
+        id.and_then(|id| id.parse().ok()).map(NoteId).ok_or("an id is a whole number, 0 to 9223372036854775807")
     }
 }
 
-impl<const MAX: i64> TryFrom<String> for NoteId<MAX> {
-    type Error = String;
+impl TryFrom<String> for NoteId {
+    type Error = &'static str;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, Self::Error> {
         text.parse()
-    }
-}
-
-impl FromStr for Rating {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Whole(text.parse().unwrap_or(0)).try_into()
     }
 }
 
@@ -183,7 +171,7 @@ pub async fn put<I: NoteInput>(
     records: &Records,
     guild: &GuildId,
     member: MemberId,
-    NoteId(id): ChosenId,
+    NoteId(id): NoteId,
     input: I,
 ) -> Result<(NoteRow, bool), StoreError> {
     let note = Note { id, ..input.note(records)? };

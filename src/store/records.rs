@@ -1,14 +1,19 @@
 //! The records that stores take and give, and their errors.
 
+use serde::Serialize;
+use utoipa::ToSchema;
+
 use super::*;
 use crate::model::NOTE_KINDS;
 
-/// A guild in the store.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A guild.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = GuildRow)]
 pub struct GuildRecord {
     pub id: GuildId,
     pub name: String,
-    /// The bot has left it: its keys answer 03 until it returns.
+    /// The bot has left it: its keys are answered with 03 until it returns.
+    #[serde(rename = "left")]
     pub departed: bool,
 }
 
@@ -70,8 +75,9 @@ pub struct KeyChange {
     pub expires: Option<Option<i64>>,
 }
 
-/// A member of a guild, without notes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A member of a guild.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = MemberRow)]
 pub struct MemberRecord {
     pub member: MemberId,
     pub name: String,

@@ -243,8 +243,6 @@ async fn warns_and_reviews_are_put_under_an_id_of_the_callers(kind: Kind) {
     admin.get(&format!("{members}/8")).await.is_problem(404, "no member 8");
     admin.post(&format!("{members}/8/warns"), &warn).await.is(201);
     assert_eq!(admin.get(&format!("{warns}?member=8")).await.is(200)["items"][0]["id"], "18");
-    // An id that is so high would leave none for the next warn.
-    admin.json("PUT", &format!("{members}/8/warns/{}", i64::MAX), &warn).await.is_problem(400, "0 to 46116860");
     let late = json!({"author": "Mod", "reason": "r", "expires": 1}).to_string();
     admin.json("PUT", &format!("{members}/7/warns/17"), &late).await.is_problem(409, "not in the future");
     let endless = json!({"author": "Mod", "reason": "r", "expires": null}).to_string();

@@ -165,17 +165,6 @@ fn without_a_config_the_defaults_are_in_force() {
     Ran::of(world.command(&["check"]).current_dir(empty.path()), "").done();
 }
 
-#[test]
-fn completions_and_the_manual_are_printed() {
-    let world = World::plain();
-    for shell in ["bash", "zsh", "fish"] {
-        assert!(world.run(&["completions", shell]).done().stdout.contains("guildgate"), "{shell}");
-    }
-    world.run(&["completions", "tcsh-ish"]).failed(2);
-    let man = world.run(&["man"]).done().stdout;
-    assert!(man.contains(".TH") && man.contains("guildgate"), "{man}");
-}
-
 const PORT: &str = "[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"\"\n";
 
 #[tokio::test]

@@ -73,33 +73,6 @@ fn bad_lines_are_named_by_number_and_nothing_is_imported_or_with_partial_the_oth
     assert_eq!(exported(&world), [guild(), member("7", "1"), member("8", "2"), String::new()].join("\n"));
 }
 
-#[test]
-fn a_file_that_is_not_there_is_named() {
-    let world = World::plain();
-    world.run(&["import", "nowhere.jsonl"]).failed(1).names(&["nowhere.jsonl"]);
-    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
-    world.run(&["export", "no/such/folder/out.jsonl"]).failed(1).names(&["out.jsonl"]);
-}
-
-#[test]
-fn a_command_whose_outcome_cannot_be_printed_says_what_it_did() {
-    let world = World::plain();
-    world.write("in.jsonl", contract_lines());
-    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
-    let to_full_stdout = ["sh", "-c", "exec \"$0\" \"$@\" > /dev/full"];
-    for (args, done) in [
-        (&["import", "in.jsonl"][..], "4 records imported, but this line could not be printed"),
-        (&["export", "out.jsonl"], "4 records exported, but this line could not be printed"),
-        (&["store", "backup", "b.db"], "bytes written to b.db, but this line could not be printed"),
-    ] {
-        let ran = world.run_by(&to_full_stdout, args).failed(1).names(&[done, "No space left on device"]);
-        assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
-    }
-    assert_eq!(exported(&world).lines().count(), 4);
-    assert_eq!(world.text("out.jsonl").lines().count(), 4);
-    world.run(&["store", "verify", "b.db"]).done();
-}
-
 #[tokio::test]
 async fn a_full_disk_under_an_export_or_under_the_copy_of_stdin_is_named() {
     let mut world = World::plain();
@@ -144,18 +117,6 @@ fn a_file_that_ends_in_gz_is_packed_and_one_that_does_not_is_plain() {
 }
 
 #[test]
-fn all_members_of_a_gzip_file_are_read() {
-    let world = World::plain();
-    let text = many(5000);
-    // The cut goes through a line.
-    let (head, tail) = text.split_at(text.len() / 2 + 3);
-    let empty = gzip(&["-c"], "");
-    world.write("in.jsonl.gz", [gzip(&["-1c"], head), empty, gzip(&["-9c"], tail)].concat());
-    world.run(&["import", "in.jsonl.gz"]).done();
-    assert_eq!(exported(&world), text);
-}
-
-#[test]
 fn a_gzip_file_that_is_not_whole_and_sound_is_refused_and_nothing_of_it_is_taken() {
     let world = World::plain();
     let packed = gzip(&["-c"], many(5000));
@@ -196,6 +157,24 @@ fn a_gzip_bomb_is_a_long_line_and_takes_no_memory() {
     command.args(["-c", bounded]).arg(import.get_program()).args(import.get_args()).current_dir(world.path("."));
     let ran = Ran::of(&mut command, "").done().names(&["line 1: longer than 1048576 bytes"]);
     assert_eq!(ran.stdout, "1 records imported, bad lines left out: 1\n");
+}
+
+#[test]
+fn an_export_takes_no_stores_place_and_replaces_what_a_link_leads_to() {
+    let world = World::plain();
+    world.import(&contract_lines()).done();
+    std::fs::create_dir(world.path("there")).unwrap();
+    for (link, to) in [("link.jsonl", "there/out.jsonl"), ("store.jsonl", "guildgate.db")] {
+        std::os::unix::fs::symlink(to, world.path(link)).unwrap();
+    }
+    world.write("there/out.jsonl", "older and longer than what is exported now: a rest of it would be seen".repeat(9));
+    world.run(&["export", "link.jsonl"]).done();
+    assert!(world.path("link.jsonl").is_symlink());
+    assert_eq!(world.text("there/out.jsonl"), contract_lines());
+    for store in ["guildgate.db", "store.jsonl"] {
+        world.run(&["export", store]).failed(1).names(&[store, "is an SQLite database; name another file"]);
+    }
+    assert_eq!(exported(&world), contract_lines());
 }
 
 async fn an_export_is_of_one_moment_and_holds_nobody_up(kind: Kind) {

@@ -7,7 +7,6 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-use crate::support::postgres::connect;
 use crate::support::*;
 
 /// The signals that end a command: Ctrl-C, and a request to stop.
@@ -92,34 +91,6 @@ async fn start_import(world: &World, pipe: &str) -> (Process, File) {
     (process, open)
 }
 
-#[tokio::test]
-async fn an_import_that_is_ended_during_a_statement_of_postgresql_imports_nothing_and_gives_the_store_back() {
-    let url = Postgres::shared().database().await;
-    let world = World::new(&format!("[origin]\nstore = {url:?}\n"));
-    world.import(&format!("{{\"guild\":\"{GUILD}\",\"name\":\"Night Watch\"}}\n")).done();
-    world.write("in.jsonl", format!("{{\"guild\":\"{GUILD}\",\"member\":\"7\",\"name\":\"Ada\",\"points\":3}}\n"));
-    let (other, watcher) = (connect(&url).await, connect(&url).await);
-    for (guild, signal) in [("1", Signal::SIGINT), ("2", Signal::SIGTERM), ("3", Signal::SIGKILL)] {
-        other.batch_execute("BEGIN; LOCK TABLE member IN SHARE ROW EXCLUSIVE MODE").await.unwrap();
-        let mut import = Process::start(&mut world.command(&["import", "in.jsonl"]));
-        let waits = async || {
-            let sql = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() \
-                AND wait_event_type = 'Lock' AND query LIKE 'INSERT INTO member%'";
-            watcher.query_opt(sql, &[]).await.unwrap().is_some()
-        };
-        eventually(PATIENCE, "it waits", waits).await;
-        import.signal(signal);
-        let code = import.exit().await;
-        if signal != Signal::SIGKILL {
-            assert_eq!((code, import.stderr().as_str()), (Some(1), "guildgate: interrupted; nothing was imported\n"));
-        }
-        world.run(&["guild", "add", guild, "--name", "Next"]).done();
-        other.batch_execute("COMMIT").await.unwrap();
-        eventually(PATIENCE, "its session ends", async || !waits().await).await;
-    }
-    assert_eq!(other.query("SELECT 1 FROM member", &[]).await.unwrap().len(), 0);
-}
-
 async fn a_signal_to_an_import_ends_it_with_a_line_and_nothing_is_imported_or_left(kind: Kind) {
     let (world, ..) = TestGateway::on(kind).prepare().await;
     let (before, files) = (world.run(&["export", "-"]).done().stdout, world.files().len());
@@ -165,36 +136,6 @@ async fn a_signal_to_an_import_that_is_being_applied_leaves_the_store_as_it_was_
         assert!(world.run(&["export", "-"]).done().stdout == before, "half of it was done");
         world.run(&["store", "verify"]).done();
     }
-}
-
-#[tokio::test]
-async fn a_signal_after_the_commit_is_too_late_and_the_outcome_is_printed() {
-    let world = World::plain();
-    world.run(&["guild", "add", GUILD, "--name", "Day Watch"]).done();
-    world.write("in.jsonl", format!("{{\"guild\":\"{GUILD}\",\"name\":\"Night Watch\"}}\n"));
-    // Stdout is a full pipe, so that the outcome cannot be printed yet.
-    let (mut output, mut stdout) = std::io::pipe().unwrap();
-    nix::fcntl::fcntl(&stdout, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
-    let mut filled = 0;
-    while let Ok(taken) = stdout.write(&[b'.'; 4096]) {
-        filled += taken;
-    }
-    nix::fcntl::fcntl(&stdout, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty())).unwrap();
-    let mut import = world.command(&["import", "in.jsonl"]).stdout(stdout).spawn().unwrap();
-    let id = nix::unistd::Pid::from_raw(i32::try_from(import.id()).unwrap());
-    let there = async || world.run(&["export", "-"]).done().stdout.contains("Night Watch");
-    eventually(PATIENCE, "it is imported", there).await;
-    for _ in 0..10 {
-        for signal in SIGNALS {
-            nix::sys::signal::kill(id, signal).unwrap();
-        }
-        world.run(&["guild", "list"]).done(); // gives it time to receive them
-    }
-    let mut said = vec![0; filled];
-    std::io::Read::read_exact(&mut output, &mut said).unwrap();
-    said.clear();
-    std::io::Read::read_to_end(&mut output, &mut said).unwrap();
-    assert_eq!((import.wait().unwrap().code(), &*String::from_utf8_lossy(&said)), (Some(0), "1 records imported\n"));
 }
 
 on_both_stores!(a_signal_to_an_import_ends_it_with_a_line_and_nothing_is_imported_or_left);

@@ -26,17 +26,6 @@ fn mode(world: &World, file: &str) -> u32 {
 }
 
 #[test]
-fn a_key_is_gg_and_49_base62_characters_and_no_two_are_alike() {
-    let world = world();
-    let keys: std::collections::HashSet<String> = (0..5).map(|_| create(&world, &[])).collect();
-    assert_eq!(keys.len(), 5);
-    for key in &keys {
-        let rest = key.strip_prefix("gg_").unwrap_or_else(|| panic!("{key} does not begin with gg_"));
-        assert!(rest.len() == 49 && rest.bytes().all(|b| b.is_ascii_alphanumeric()), "{key}");
-    }
-}
-
-#[test]
 fn the_list_tells_everything_but_the_key() {
     let world = world();
     let secret = create(&world, &["--name", "Ada's bot", "--tier", "gold", "--scope", "read", "--expires", "90d"]);
@@ -134,24 +123,6 @@ fn bad_keys_are_not_made() {
     assert!(world.run(&["key", "list", "--json"]).done().list().is_empty());
 }
 
-#[test]
-fn what_is_no_key_id_is_refused_by_name() {
-    let world = world();
-    for command in ["show", "revoke"] {
-        world.run(&["key", command, "nobody"]).failed(1).names(&["nobody"]);
-    }
-}
-
-#[test]
-fn a_revoked_key_cannot_be_taken_for_a_working_one() {
-    let world = world();
-    create(&world, &["--name", "a"]);
-    let list = || world.run(&["key", "list", "--json"]).done().list();
-    let before = list();
-    world.run(&["key", "revoke", before[0]["id"].as_str().unwrap()]).done();
-    assert_ne!(list(), before);
-}
-
 #[tokio::test]
 async fn a_mistyped_key_is_refused() {
     let gate = TestGateway::builder().key("bot").points("7", 3).start().await;
@@ -172,19 +143,6 @@ async fn a_mistyped_key_is_refused() {
     let swapped = format!("{}{}{}", &secret[..10], &secret[11..12], &secret[10..11]) + &secret[12..];
     if swapped != secret {
         gate.send(&Request::post("/getPoints", "memberID=7").key(&swapped)).await.is_refused(401, INCORRECT_KEY);
-    }
-}
-
-#[test]
-fn store_and_token_files_are_for_their_owner_only() {
-    let world = world();
-    create(&world, &[]);
-    assert_eq!(mode(&world, "guildgate.db"), 0o600);
-    for (path, _) in world.files() {
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if name.starts_with("guildgate.db") {
-            assert_eq!(mode(&world, &name), 0o600, "{name}");
-        }
     }
 }
 
@@ -291,8 +249,9 @@ fn a_key_is_found_by_its_secret_with_what_is_wrong_with_it() {
     world.run(&["key", "rotate", &id]).done();
     assert!(find(&secret).done().stdout.contains("expires  2"), "the secret before a rotation ends");
     world.run(&["key", "rotate", &id]).done();
-    find(&secret).failed(1).names(&["no key has this secret", "revoked"]);
-    find(&format!("{}x", &secret[..51])).failed(1).names(&["mistyped"]);
+    find(&secret).failed(1).names(&["no key has this secret", "revoked", "no trace is kept"]);
+    let last = if secret.ends_with('x') { 'y' } else { 'x' };
+    find(&format!("{}{last}", &secret[..51])).failed(1).names(&["mistyped"]);
     let store = rusqlite::Connection::open(world.path("guildgate.db")).unwrap();
     store.execute("UPDATE key SET expires = 1700000000", []).unwrap();
     let digest = world.run_with_input(&["key", "hash"], &secret).done().stdout;

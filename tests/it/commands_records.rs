@@ -158,20 +158,3 @@ fn what_a_server_does_not_have_in_its_store_is_not_changed_there() {
     builtin.run(&members[0]).done();
     builtin.run(&keys[0]).failed(1).names(&["the keys are in the key file (keys.file)"]);
 }
-
-#[tokio::test]
-async fn what_commands_write_is_what_callers_read() {
-    let gate = TestGateway::builder().key("bot").start().await;
-    let member = ["--guild", GUILD, "--member", "7"];
-    let run = |before: &[&str], after: &[&str]| gate.run(&[before, &member[..], after].concat()).done();
-    run(&["member", "set"], &["--name", "Ada", "--points", "12"]);
-    run(&["warn", "add"], &["--author", "Mod", "--reason", "spam", "--expires", "4000000000"]);
-    run(&["review", "add"], &["--author", "Bo", "--rating", "5", "--text", "Quick and kind"]);
-    let what = "the member as the commands made it";
-    eventually(SECOND_AND_SLACK, what, || async { gate.get_points("bot", "7").await.body == "12" }).await;
-    gate.get_warns("bot", "7").await.is("{warns_7_id_1_4000000000=Mod: spam (Expires 4000000000)}");
-    gate.get_reviews("bot", "7").await.is("{reviews_7_id_1_5=Bo (5★): Quick and kind}");
-    gate.set_points("bot", "7", 13).await.is("Successfully set 'Ada' points to '13'");
-    gate.run(&["warn", "remove", "--guild", GUILD, "1"]).done();
-    eventually(SECOND_AND_SLACK, "the warn is gone", || async { gate.get_warns("bot", "7").await.body == "{}" }).await;
-}

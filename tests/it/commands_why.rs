@@ -184,11 +184,6 @@ async fn a_log_that_is_piped_in_is_searched_whatever_precedes_its_lines() {
         gate.run(&["why", &id]).failed(1).names(&["log.access is no file", "journalctl"]);
         let file = gate.world().write("some.log", &log);
         says(&gate.run(&["why", &id, file.to_str().unwrap()]).done().stdout, &["sent getPoints"]);
-        // Without a configuration what the line says is explained all the same.
-        gate.world().write("gateway.toml", "[server]\nlisten = 7\n");
-        let ran = gate.world().run_with_input(&["why", &id, "-"], &log).done();
-        says(&ran.stdout, &["sent getPoints", "not known here"]);
-        assert!(ran.stderr.contains("the configuration cannot be read"), "{ran:?}");
     }
 }
 
@@ -200,8 +195,8 @@ async fn an_id_that_is_not_there_is_told_with_where_it_was_looked_for() {
     let id = "0".repeat(32);
     gate.world().write("access.log.1", "nothing\n");
     gate.run(&["why", &id]).failed(1).names(&[&id, "access.log, ", "access.log.1", "X-Request-Id"]);
-    gate.run(&["why", "with space"]).failed(2);
-    gate.run(&["why", "\u{1b}[31m"]).failed(2);
+    let ran = gate.run(&["why", "\u{1b}[31m"]).failed(1);
+    assert!(!ran.stderr.contains('\u{1b}'), "{ran:?}");
     gate.world().edit("gateway.toml", r#"access = "access.log""#, r#"access = """#);
     gate.run(&["why", &id]).failed(1).names(&["log.access is \"\"", "set it to a path"]);
 }
@@ -225,16 +220,4 @@ fn what_a_log_says_is_never_printed_raw() {
             assert!(said.contains("owned"), "{said}");
         }
     }
-}
-
-#[test]
-fn a_log_without_lines_takes_no_memory() {
-    let world = World::plain();
-    let made = "head -c 1500000000 /dev/zero | tr '\\0' x | gzip -1 > bomb.gz";
-    assert!(Command::new("sh").args(["-c", made]).current_dir(world.path(".")).status().unwrap().success());
-    let why = world.command(&["why", "abc", "bomb.gz"]);
-    let mut command = Command::new("sh");
-    // In KiB: half of what is in it.
-    command.args(["-c", "ulimit -v 750000 && exec \"$0\" \"$@\""]).arg(why.get_program()).args(why.get_args());
-    Ran::of(command.current_dir(world.path(".")), "").failed(1).names(&["no access line has this id in bomb.gz"]);
 }

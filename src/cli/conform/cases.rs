@@ -1,148 +1,153 @@
-//! The requests that are compared, as one list: the reads, and each bad input of the contract (section 1). Those that
+//! The requests that are compared, as one table: the reads, and each bad input of the contract (section 1). Those that
 //! could write are in a list of their own, which is used with `--writes` only. The operations are those of the table.
 
-use crate::model::MemberId;
+use std::borrow::Cow;
+
 use crate::wire::{Fault, Operation, Param};
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// More than a body may have by default (`server.max_body`).
-const TOO_LARGE: usize = 5000;
-
-/// What a case sends as its key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum KeySent {
-    Right,
-    /// In two header fields.
-    Twice,
-    Bearer,
-    Wrong,
-    Empty,
-    None,
-}
-
-/// One request.
+/// One request. In its target, key and body, [`Values`] stand for what is in braces.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
-    pub(super) name: String,
+    pub(super) name: Cow<'static, str>,
     pub(super) method: &'static str,
     /// After the upstream's path and a slash.
-    pub(super) target: String,
-    pub(super) key: KeySent,
-    pub(super) content_type: Option<&'static str>,
-    pub(super) content_encoding: Option<&'static str>,
-    pub(super) body: String,
-    /// The code with which the gateway itself refuses it, by the contract; `None`: the answer is the origin's.
-    pub(super) refused: Option<u8>,
-    /// Whether it may change anything at an origin, however lenient that is.
-    pub(super) may_write: bool,
+    pub(super) target: &'static str,
+    /// The `Authorization` fields.
+    pub(super) key: &'static [&'static str],
+    /// Empty: none.
+    pub(super) content_type: &'static str,
+    pub(super) content_encoding: &'static str,
+    pub(super) body: Cow<'static, str>,
+    /// The code with which the gateway itself refuses it, by the contract; 0: the answer is the origin's.
+    pub(super) refused: u8,
 }
+
+/// What stands for the braces.
+pub(super) struct Values {
+    pub(super) key: String,
+    pub(super) member: String,
+    pub(super) points: i64,
+}
+
+impl Values {
+    pub(super) fn fill(&self, text: &str) -> String {
+        let Values { key, member, points } = self;
+        let encoded: String = member.bytes().map(|digit| format!("%{digit:x}")).collect();
+        // It is another amount whatever the points are, and more than a body may have by default (server.max_body).
+        let (another, long) = (points.checked_add(1).unwrap_or(i64::MAX - 1).to_string(), "x".repeat(5000));
+        let text =
+            text.replace("{m}", member).replace("{encoded m}", &encoded).replace("{points}", &points.to_string());
+        text.replace("{another}", &another).replace("{long}", &long).replace("{key}", key)
+    }
+}
+
+/// A right request, of which the others are changes.
+pub(super) const GET_POINTS: Case = Case {
+    name: Cow::Borrowed("getPoints"),
+    method: "POST",
+    target: "getPoints",
+    key: &["{key}"],
+    content_type: FORM,
+    content_encoding: "",
+    body: Cow::Borrowed("memberID={m}"),
+    refused: 0,
+};
+
+/// Sets the points to what they were.
+pub(super) const SET_POINTS: Case = Case {
+    name: Cow::Borrowed("setPoints, the same amount"),
+    target: "setPoints",
+    body: Cow::Borrowed("memberID={m}&amount={points}"),
+    ..GET_POINTS
+};
 
 impl Case {
-    fn new(name: impl Into<String>, operation: Operation, body: impl Into<String>) -> Case {
-        Case {
-            name: name.into(),
-            method: "POST",
-            target: operation.name().to_owned(),
-            key: KeySent::Right,
-            content_type: Some(FORM),
-            content_encoding: None,
-            body: body.into(),
-            refused: None,
-            may_write: operation.is_write(),
-        }
+    fn named(self, name: impl Into<Cow<'static, str>>) -> Self {
+        Case { name: name.into(), ..self }
     }
 
-    fn refused(self, code: u8) -> Case {
-        Case { refused: Some(code), ..self }
+    fn body(self, body: impl Into<Cow<'static, str>>) -> Self {
+        Case { body: body.into(), ..self }
     }
 
-    /// The member's points, asked for as any caller does.
-    pub(super) fn get_points(member: MemberId) -> Case {
-        Case::new("getPoints", Operation::GetPoints, format!("memberID={member}"))
-    }
-
-    pub(super) fn set_points(name: &str, member: MemberId, amount: i64) -> Case {
-        Case::new(name, Operation::SetPoints, format!("memberID={member}&amount={amount}"))
+    fn refused(self, refused: u8) -> Self {
+        Case { refused, ..self }
     }
 }
 
-/// Each bad value of a parameter. `others`: the other parameters; `good`: a good value.
-fn bad_values(operation: Operation, param: Param, others: &str, good: &str) -> Vec<Case> {
+/// Each bad value of a parameter of `case`. `others`: the other parameters; `good`: a good value.
+fn bad_values(case: Case, param: Param, others: &str, good: &str) -> Vec<Case> {
     let (name, missing, not_integer) = match param {
         Param::MemberId => (param.name(), Fault::MemberMissing, Fault::MemberNotInteger),
         Param::Amount => (param.name(), Fault::AmountMissing, Fault::AmountNotInteger),
     };
-    let case = |what: &str, given: String| Case::new(format!("{name} {what}"), operation, format!("{others}{given}"));
-    let value = |what, value: &str| case(what, format!("{name}={value}"));
-    let not_integer = |what, text: &str| value(what, text).refused(not_integer.code());
-    vec![
-        value("of letters", "abc"), // callers may depend on how the service refuses it
-        value("empty", "").refused(missing.code()),
-        case("twice", format!("{name}={good}&{name}={good}")).refused(Fault::Repeated(param).code()),
-        not_integer("with a plus sign", &format!("%2B{good}")),
-        not_integer("with a fraction", &format!("{good}.0")),
-        not_integer("with a space", &format!("+{good}")),
-        not_integer("of 2^63", "9223372036854775808"),
-    ]
+    let not_integer = not_integer.code();
+    let values = [
+        ("of letters", "abc".to_owned(), 0), // callers may depend on how the service refuses it
+        ("empty", String::new(), missing.code()),
+        ("twice", format!("{good}&{name}={good}"), Fault::Repeated(param).code()),
+        ("with a plus sign", format!("%2B{good}"), not_integer),
+        ("with a fraction", format!("{good}.0"), not_integer),
+        ("with a space", format!("+{good}"), not_integer),
+        ("of 2^63", "9223372036854775808".to_owned(), not_integer),
+    ];
+    let bad = |(what, value, code)| {
+        case.clone().named(format!("{name} {what}")).body(format!("{others}{name}={value}")).refused(code)
+    };
+    values.map(bad).into()
 }
 
 /// Requests that change nothing anywhere.
-pub(super) fn reads(member: MemberId) -> Vec<Case> {
-    let (m, get) = (format!("memberID={member}"), Operation::GetPoints);
-    let read = |name: &str| Case { name: name.to_owned(), ..Case::get_points(member) };
-    let with = |name: &str, body: String| Case::new(name, get, body);
-    let at = |name: &str, target: &str| Case { target: target.to_owned(), ..read(name) };
-    let keyed = |name: &str, key| Case { key, ..read(name) };
-    let typed = |name: &str, content_type| Case { content_type, ..read(name) };
-    let no_body = |case: Case| Case { body: String::new(), ..case };
-    let encoded: String = member.to_string().bytes().map(|digit| format!("%{digit:x}")).collect();
-    let each = || Operation::ALL.into_iter().filter(|operation| !operation.is_write());
-    let mut cases: Vec<Case> = each().map(|operation| Case::new(operation.name(), operation, &*m)).collect();
-    cases.extend(each().map(|operation| Case::new(format!("{}, no memberID", operation.name()), operation, "")));
-    cases.extend(bad_values(get, Param::MemberId, "", &member.to_string()));
+pub(super) fn reads() -> Vec<Case> {
+    let read = |name: &'static str| GET_POINTS.named(name);
+    let mut cases = Vec::new();
+    for target in Operation::ALL.into_iter().filter(|operation| !operation.is_write()).map(Operation::name) {
+        cases.push(Case { target, ..read(target) });
+        cases.push(Case { target, ..GET_POINTS.named(format!("{target}, no memberID")).body("") });
+    }
+    cases.extend(bad_values(GET_POINTS, Param::MemberId, "", "{m}"));
     cases.extend([
-        with("a member that nobody knows", "memberID=1".into()),
-        with("leading zeros", format!("memberID=00{member}")),
-        with("percent-encoded digits", format!("memberID={encoded}")),
-        with("an unknown parameter", format!("{m}&other=1")),
-        at("other parameters in the query string", "getPoints?memberID=1&x=y"),
-        typed("charset in Content-Type", Some("application/x-www-form-urlencoded; charset=utf-8")),
-        typed("Content-Type in capitals", Some("Application/X-WWW-Form-Urlencoded")),
-        typed("no Content-Type", None),
-        keyed("no key", KeySent::None),
-        keyed("a wrong key", KeySent::Wrong),
-        keyed("Bearer before the key", KeySent::Bearer),
+        read("a member that nobody knows").body("memberID=1"),
+        read("leading zeros").body("memberID=00{m}"),
+        read("percent-encoded digits").body("memberID={encoded m}"),
+        read("an unknown parameter").body("memberID={m}&other=1"),
+        Case { target: "getPoints?memberID=1&x=y", ..read("other parameters in the query string") },
+        Case { content_type: "application/x-www-form-urlencoded; charset=utf-8", ..read("charset in Content-Type") },
+        Case { content_type: "Application/X-WWW-Form-Urlencoded", ..read("Content-Type in capitals") },
+        Case { content_type: "", ..read("no Content-Type") },
+        Case { key: &[], ..read("no key") },
+        Case { key: &["guildgate-conform-wrong-key"], ..read("a wrong key") },
+        Case { key: &["Bearer {key}"], ..read("Bearer before the key") },
         // Bad input that the gateway refuses itself.
-        with("a negative memberID", "memberID=-1".into()).refused(5),
-        no_body(at("memberID in the query string alone", &format!("getPoints?{m}"))).refused(4),
-        keyed("an empty key", KeySent::Empty).refused(1),
-        keyed("two Authorization fields", KeySent::Twice).refused(16),
-        no_body(Case { method: "GET", ..at("method GET", &format!("getPoints?{m}")) }).refused(11),
-        Case { method: "PUT", ..read("method PUT") }.refused(11),
-        at("an unknown path", "getNothing").refused(10),
-        at("the path in small letters", "getpoints").refused(10),
-        at("a slash after the path", "getPoints/").refused(10),
-        Case { body: format!("{{\"memberID\":{member}}}"), ..typed("JSON", Some("application/json")) }.refused(13),
-        Case { content_encoding: Some("gzip"), ..read("Content-Encoding") }.refused(13),
-        with("a body over 4 KiB", format!("{m}&pad={}", "x".repeat(TOO_LARGE))).refused(14),
+        read("a negative memberID").body("memberID=-1").refused(5),
+        Case { target: "getPoints?memberID={m}", ..read("memberID in the query string alone").body("").refused(4) },
+        Case { key: &[""], ..read("an empty key").refused(1) },
+        Case { key: &["{key}", "{key}"], ..read("two Authorization fields").refused(16) },
+        Case { method: "GET", target: "getPoints?memberID={m}", ..read("method GET").body("").refused(11) },
+        Case { method: "PUT", ..read("method PUT").refused(11) },
+        Case { target: "getNothing", ..read("an unknown path").refused(10) },
+        Case { target: "getpoints", ..read("the path in small letters").refused(10) },
+        Case { target: "getPoints/", ..read("a slash after the path").refused(10) },
+        Case { content_type: "application/json", ..read("JSON").body("{\"memberID\":{m}}").refused(13) },
+        Case { content_encoding: "gzip", ..read("Content-Encoding").refused(13) },
+        read("a body over 4 KiB").body("memberID={m}&pad={long}").refused(14),
     ]);
     cases
 }
 
-/// Requests that write, or that a lenient origin may take for a write. `points` is what the member has.
-pub(super) fn writes(member: MemberId, points: i64) -> Vec<Case> {
-    let another = points.checked_add(1).unwrap_or_else(|| points - 1);
-    let (set, m) = (Operation::SetPoints, format!("memberID={member}"));
+/// Requests that write, or that a lenient origin may take for a write.
+pub(super) fn writes() -> Vec<Case> {
     let mut cases = vec![
-        Case::set_points("setPoints, the same amount", member, points),
-        Case::set_points("setPoints, another amount", member, another),
-        Case::new("getPoints after it", Operation::GetPoints, &*m),
-        Case { key: KeySent::Wrong, ..Case::set_points("setPoints with a wrong key", member, points) },
-        Case::new("setPoints, no memberID", set, format!("amount={points}")),
-        Case::new("setPoints, no amount", set, &*m),
+        SET_POINTS,
+        SET_POINTS.named("setPoints, another amount").body("memberID={m}&amount={another}"),
+        GET_POINTS.named("getPoints after it"),
+        Case { key: &["guildgate-conform-wrong-key"], ..SET_POINTS.named("setPoints with a wrong key") },
+        SET_POINTS.named("setPoints, no memberID").body("amount={points}"),
+        SET_POINTS.named("setPoints, no amount").body("memberID={m}"),
     ];
-    cases.extend(bad_values(set, Param::Amount, &format!("{m}&"), &points.to_string()));
+    cases.extend(bad_values(SET_POINTS, Param::Amount, "memberID={m}&", "{points}"));
     cases
 }
 
@@ -153,18 +158,15 @@ mod tests {
     #[test]
     fn another_amount_is_written_whatever_the_points_are() {
         for (points, other) in [(i64::MAX, i64::MAX - 1), (i64::MIN, i64::MIN + 1), (-1, 0)] {
-            let cases = writes(MemberId::new(7).unwrap(), points);
-            assert_eq!(cases[1].body, format!("memberID=7&amount={other}"));
+            let values = Values { key: String::new(), member: "7".to_owned(), points };
+            assert_eq!(values.fill(&writes()[1].body), format!("memberID=7&amount={other}"));
         }
     }
 
     #[test]
-    fn no_read_can_write_and_every_write_is_known_as_one() {
-        let member = MemberId::new(7).unwrap();
-        assert!(reads(member).iter().all(|case| !case.may_write && !case.target.to_lowercase().contains("set")));
-        assert!(writes(member, 3).iter().all(|case| case.may_write == case.target.starts_with("setPoints")));
-        let mut names: Vec<_> =
-            reads(member).iter().chain(&writes(member, i64::MAX)).map(|case| case.name.clone()).collect();
+    fn no_read_can_write_and_each_case_has_a_name() {
+        assert!(reads().iter().all(|case| !case.target.to_lowercase().contains("set")));
+        let mut names: Vec<_> = reads().into_iter().chain(writes()).map(|case| case.name).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();

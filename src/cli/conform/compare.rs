@@ -1,192 +1,134 @@
 //! Compares two answers byte for byte, and says whether the contract expects the difference. What is printed of an answer
 //! has no control characters and no key in it.
 
-use serde::Serialize;
-
-use super::cases::Case;
 use super::exchange::Answer;
 
-/// The most bytes of each side that are printed of a difference.
+/// The most characters of each side that are printed of a difference.
 const MAX_SHOWN: usize = 60;
 
-/// How an answer compares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Verdict {
-    Same,
-    /// They differ as the contract says: the gateway refuses the request itself.
-    Expected,
-    Differs,
-    /// One of the two refused it for the moment only (12, 21).
-    Limited,
-    /// One of the two gave no answer.
-    Unanswered,
-}
+/// How the answers compare.
+pub(super) const SAME: &str = "same";
 
-impl Verdict {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Verdict::Same => "same",
-            Verdict::Expected => "differs, as the contract says",
-            Verdict::Differs => "DIFFERS",
-            Verdict::Limited => "limited, not compared",
-            Verdict::Unanswered => "NO ANSWER",
+/// The gateway refuses the request itself.
+pub(super) const EXPECTED: &str = "differs, as the contract says";
+
+pub(super) const DIFFERS: &str = "DIFFERS";
+
+/// One of the two gave no answer, or refused it for the moment only (12, 21).
+pub(super) const NOT_COMPARED: &str = "NOT COMPARED";
+
+/// Compares the answers to a case that the gateway refuses itself with the code `refused` (0: it does not). A sentence tells
+/// each part that differs; `key` is in none.
+pub(super) fn compare(
+    refused: u8,
+    origin: &Result<Answer, String>,
+    gateway: &Result<Answer, String>,
+    key: &str,
+) -> (&'static str, Vec<String>) {
+    let (origin, gateway) = match (origin, gateway) {
+        (Err(why), _) => return (NOT_COMPARED, vec![format!("the origin gave no answer: {why}")]),
+        (_, Err(why)) => return (NOT_COMPARED, vec![format!("the gateway gave no answer: {why}")]),
+        (Ok(origin), Ok(gateway)) => (origin, gateway),
+    };
+    for (who, answer) in [("origin", origin), ("gateway", gateway)] {
+        if answer.is_limited() {
+            let why = format!("the {who} refused it for the moment: {}", answer.quoted(key));
+            return (NOT_COMPARED, vec![why]);
+        }
+    }
+    let mut found = differences(origin, gateway, key);
+    match refused {
+        _ if found.is_empty() => (SAME, found),
+        code if gateway.code() == Some(code) => (EXPECTED, found),
+        code => {
+            found.extend((code > 0).then(|| format!("by the contract, the gateway's answer is {code:02}")));
+            (DIFFERS, found)
         }
     }
 }
 
-/// One row of the table.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Row {
-    pub(super) case: String,
-    pub(super) verdict: Verdict,
-    /// A sentence for each part that differs.
-    pub(super) differences: Vec<String>,
-    /// The origin refuses with status 200, and the gateway with another.
-    #[serde(skip)]
-    pub(super) is_status_of_refusal: bool,
-}
-
-impl Row {
-    /// Compares the answers to a case. `key` is shown nowhere.
-    pub(super) fn new(
-        case: &Case,
-        origin: &Result<Answer, String>,
-        gateway: &Result<Answer, String>,
-        key: &[u8],
-    ) -> Row {
-        let row =
-            |verdict, differences| Row { case: case.name.clone(), verdict, differences, is_status_of_refusal: false };
-        let no_answer = |who, why: &str| {
-            row(Verdict::Unanswered, vec![format!("the {who} gave no answer: {}", shown(why.as_bytes(), key))])
-        };
-        let (origin, gateway) = match (origin, gateway) {
-            (Err(why), _) => return no_answer("origin", why),
-            (_, Err(why)) => return no_answer("gateway", why),
-            (Ok(origin), Ok(gateway)) => (origin, gateway),
-        };
-        for (who, answer) in [("origin", origin), ("gateway", gateway)] {
-            if answer.is_limited() {
-                let why = format!("the {who} refused it for the moment: {}", quoted(answer, key));
-                return row(Verdict::Limited, vec![why]);
-            }
-        }
-        let mut differences = differences(origin, gateway, key);
-        let verdict = match case.refused {
-            _ if differences.is_empty() => Verdict::Same,
-            Some(code) if gateway.code() == Some(code) => Verdict::Expected,
-            Some(code) => {
-                differences.push(format!("by the contract, the gateway's answer is {code:02}"));
-                Verdict::Differs
-            }
-            None => Verdict::Differs,
-        };
-        let is_status_of_refusal =
-            verdict == Verdict::Differs && gateway.code().is_some() && origin.status == 200 && gateway.status != 200;
-        Row { is_status_of_refusal, ..row(verdict, differences) }
-    }
-}
-
-fn differences(origin: &Answer, gateway: &Answer, key: &[u8]) -> Vec<String> {
+fn differences(origin: &Answer, gateway: &Answer, key: &str) -> Vec<String> {
     let mut found = Vec::new();
     if origin.status != gateway.status {
         found.push(format!("status: origin {}, gateway {}", origin.status, gateway.status));
+        if origin.status == 200 && gateway.code().is_some() {
+            found.push("answers.error_status = \"ok\" in gateway.toml gives refusals the status 200".to_owned());
+        }
     }
     if origin.content_type != gateway.content_type {
-        let text = |answer: &Answer| answer.content_type.as_ref().map_or("none".to_owned(), |t| shown(t, key));
-        found.push(format!("content-type: origin {}, gateway {}", text(origin), text(gateway)));
+        let [a, b] = [origin, gateway].map(|answer| shown(&text(&answer.content_type, key)));
+        found.push(format!("content-type: origin {a}, gateway {b}"));
     }
     if origin.body != gateway.body {
-        // The key is taken out before the parts that differ are cut out, so that no part of it is shown either.
-        let (a, b) = (without_key(&origin.body, key), without_key(&gateway.body, key));
-        let common = a.iter().zip(&b).take_while(|(a, b)| a == b).count();
-        let rest = a.len().min(b.len()) - common;
-        let end = a.iter().rev().zip(b.iter().rev()).take(rest).take_while(|(a, b)| a == b).count();
-        let part = |of: &[u8]| shown(&of[common..of.len() - end], &[]);
-        found.push(format!("body, from byte {}: origin {}, gateway {}", common + 1, part(&a), part(&b)));
+        let at = common(origin.body.iter(), gateway.body.iter());
+        // The key is taken out before the part that differs is cut out, so that no part of it is shown either.
+        let (a, b) = (text(&origin.body, key), text(&gateway.body, key));
+        let same = common(a.chars(), b.chars());
+        let part = |of: &str| shown(&of.chars().skip(same).collect::<String>());
+        found.push(format!("body, from byte {}: origin {}, gateway {}", at + 1, part(&a), part(&b)));
     }
     found
 }
 
-/// An answer in a message, without the key.
-pub(super) fn quoted(answer: &Answer, key: &[u8]) -> String {
-    format!("status {}, {}", answer.status, shown(&answer.body, key))
+/// How many items from the first on are equal.
+fn common<T: PartialEq>(a: impl Iterator<Item = T>, b: impl Iterator<Item = T>) -> usize {
+    a.zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// Bytes in quotes, escaped and cut.
-fn shown(bytes: &[u8], key: &[u8]) -> String {
-    let bytes = without_key(bytes, key);
-    let text = bytes[..bytes.len().min(MAX_SHOWN)].escape_ascii();
-    match bytes.len() {
-        0 => "nothing".to_owned(),
-        length if length > MAX_SHOWN => format!("\"{text}\"… ({length} bytes)"),
-        _ => format!("\"{text}\""),
-    }
+/// A character for each byte, and no key.
+fn text(bytes: &[u8], key: &str) -> String {
+    bytes.iter().map(|byte| char::from(*byte)).collect::<String>().replace(key, "[key]")
 }
 
-fn without_key(bytes: &[u8], key: &[u8]) -> Vec<u8> {
-    if key.is_empty() {
-        return bytes.to_vec();
+/// In quotes, escaped and cut.
+fn shown(text: &str) -> String {
+    let begin: String = text.chars().take(MAX_SHOWN).collect();
+    format!("\"{}\"{}", begin.escape_default(), if begin.len() < text.len() { "…" } else { "" })
+}
+
+impl Answer {
+    /// As a message tells it, without the key.
+    pub(super) fn quoted(&self, key: &str) -> String {
+        format!("status {}, {}", self.status, shown(&text(&self.body, key)))
     }
-    let mut clean = Vec::with_capacity(bytes.len());
-    let mut from = 0;
-    for at in memchr::memmem::find_iter(bytes, key) {
-        clean.extend_from_slice(&bytes[from..at]);
-        clean.extend_from_slice(b"[key]");
-        from = at + key.len();
-    }
-    clean.extend_from_slice(&bytes[from..]);
-    clean
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::MemberId;
 
     fn answer(status: u16, body: &str) -> Result<Answer, String> {
-        Ok(Answer { status, content_type: None, body: body.into() })
+        Ok(Answer { status, content_type: Vec::new(), body: body.into() })
     }
 
     #[test]
     fn the_bytes_that_differ_are_shown_and_the_key_never() {
-        let case = Case::get_points(MemberId::new(7).unwrap());
-        let compare = |a: &str, b: &str| {
-            let row = Row::new(&case, &answer(200, a), &answer(200, b), b"secret");
-            assert_eq!(row.verdict, Verdict::Differs);
-            row.differences.join("\n")
+        let told = |a: &str, b: &str| {
+            let (verdict, differences) = compare(0, &answer(200, a), &answer(200, b), "secret");
+            assert_eq!(verdict, DIFFERS);
+            differences.join("\n")
         };
-        assert_eq!(compare("1250\n", "1250"), "body, from byte 5: origin \"\\n\", gateway nothing");
-        assert_eq!(compare("a-b-c", "a+b+c"), "body, from byte 2: origin \"-b-\", gateway \"+b+\"");
-        assert_eq!(compare("aaa", "aa"), "body, from byte 3: origin \"a\", gateway nothing");
-        assert_eq!(compare("\u{1b}[1m", ""), "body, from byte 1: origin \"\\x1b[1m\", gateway nothing");
-        assert_eq!(compare("secret", "secres"), "body, from byte 1: origin \"[key]\", gateway \"secres\"");
-        assert!(compare(&"x".repeat(100), "").ends_with("… (100 bytes), gateway nothing"));
+        assert_eq!(told("1250\n", "1250"), "body, from byte 5: origin \"\\n\", gateway \"\"");
+        assert_eq!(told("a-b-c", "a+b+c"), "body, from byte 2: origin \"-b-c\", gateway \"+b+c\"");
+        assert_eq!(told("\u{1b}[1m", ""), "body, from byte 1: origin \"\\u{1b}[1m\", gateway \"\"");
+        assert_eq!(told("secret", "secres"), "body, from byte 6: origin \"[key]\", gateway \"secres\"");
+        assert!(told(&"x".repeat(100), "").contains("x\"…, gateway \"\""));
     }
 
     #[test]
-    fn a_refusal_of_the_gateway_alone_is_expected_only_with_the_contracts_code() {
-        let case = Case { refused: Some(8), ..Case::get_points(MemberId::new(7).unwrap()) };
-        let verdict = |gateway: &str| Row::new(&case, &answer(200, "3"), &answer(400, gateway), b"k").verdict;
-        assert_eq!(verdict("08 | Param 'memberID' is provided more than once!"), Verdict::Expected);
-        assert_eq!(verdict("04 | Param 'memberID' is not provided!"), Verdict::Differs);
-        assert_eq!(Row::new(&case, &answer(200, "3"), &answer(200, "3"), b"k").verdict, Verdict::Same);
-        assert_eq!(Row::new(&case, &Err("late".into()), &answer(200, "3"), b"k").verdict, Verdict::Unanswered);
-    }
-
-    #[test]
-    fn a_refusal_for_the_moment_is_neither_alike_nor_different() {
-        let case = Case { refused: Some(8), ..Case::get_points(MemberId::new(7).unwrap()) };
+    fn only_the_contracts_refusal_of_the_gateway_is_expected_and_no_other_for_the_moment_compared() {
         let limit = "12 | Too many requests! Try again in 2 s.";
-        for (origin, gateway) in [
-            (answer(429, limit), answer(503, "21 | The service is not available. Try again later.")),
-            (answer(429, limit), answer(400, "08 | Param 'memberID' is provided more than once!")),
-            (answer(200, limit), answer(200, limit)),
-            (answer(429, "slow down"), answer(200, "3")),
+        let repeated = "08 | Param 'memberID' is provided more than once!";
+        for (origin, gateway, verdict) in [
+            (answer(200, "3"), answer(400, repeated), EXPECTED),
+            (answer(200, "3"), answer(400, "04 | Param 'memberID' is not provided!"), DIFFERS),
+            (answer(200, "3"), answer(200, "3"), SAME),
+            (Err("late".into()), answer(200, "3"), NOT_COMPARED),
+            (answer(429, limit), answer(400, repeated), NOT_COMPARED),
+            (answer(200, limit), answer(200, limit), NOT_COMPARED),
+            (answer(200, "3"), answer(503, "21 | The service is not available."), NOT_COMPARED),
         ] {
-            let row = Row::new(&case, &origin, &gateway, b"k");
-            assert_eq!(row.verdict, Verdict::Limited);
-            assert!(row.differences[0].contains(&quoted(origin.as_ref().unwrap(), b"k")), "{:?}", row.differences);
+            assert_eq!(compare(8, &origin, &gateway, "k").0, verdict, "{origin:?} {gateway:?}");
         }
     }
 }

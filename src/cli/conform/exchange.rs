@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderValue};
-use hyper::{Request, Response};
+use hyper::Request;
+use hyper::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use super::cases::{Case, KeySent};
+use super::cases::{Case, Values};
 use crate::config::Upstream;
 use crate::origin::Tls;
+use crate::telemetry::printable;
 
 /// Longest answer that is read, twice what the gateway takes from an origin.
 const MAX_ANSWER: usize = 2 << 20;
@@ -28,10 +29,11 @@ pub(super) struct Target {
 }
 
 /// What a caller sees of an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
-    pub(super) content_type: Option<Vec<u8>>,
+    /// Empty: there is none.
+    pub(super) content_type: Vec<u8>,
     pub(super) body: Vec<u8>,
 }
 
@@ -42,20 +44,16 @@ impl Answer {
         matches!(self.status, 429 | 503) || matches!(self.code(), Some(12 | 21))
     }
 
+    /// Whether it is no refusal, whatever statuses refusals have.
+    pub(super) fn is_success(&self) -> bool {
+        (200..300).contains(&self.status) && self.code().is_none()
+    }
+
     /// The code that the body begins with, if it is a refusal.
     pub(super) fn code(&self) -> Option<u8> {
         let text = std::str::from_utf8(self.body.get(..5)?).ok()?;
         text.strip_suffix(" | ")?.parse().ok()
     }
-}
-
-/// Whether a write of this answer may still happen: there is none, or it says that the outcome is unknown (20, 22, or
-/// another server's error but 21).
-pub(super) fn is_unsettled(answer: &Result<Answer, String>) -> bool {
-    answer.as_ref().map_or(true, |answer| match answer.code() {
-        Some(code) => matches!(code, 20 | 22),
-        None => answer.status >= 500,
-    })
 }
 
 impl Target {
@@ -70,63 +68,45 @@ impl Target {
     ///
     /// # Errors
     /// Why no whole answer came.
-    pub(super) async fn ask(&self, case: &Case, key: &HeaderValue) -> Result<Answer, String> {
+    pub(super) async fn ask(&self, case: &Case, values: &Values) -> Result<Answer, String> {
         let exchange = async {
+            let request = self.request(case, values).map_err(io::Error::other)?;
             let stream = TcpStream::connect((self.upstream.name.as_str(), self.upstream.port)).await?;
             match (&self.upstream.server_name, &self.tls) {
-                (Some(name), Some(tls)) => self.exchange(tls.connect(name, stream).await?, case, key).await,
-                _ => self.exchange(stream, case, key).await,
+                (Some(name), Some(tls)) => send(tls.connect(name, stream).await?, request).await,
+                _ => send(stream, request).await,
             }
         };
         let late = || format!("no whole answer came within {} ms", self.timeout.as_millis());
-        tokio::time::timeout(self.timeout, exchange).await.map_err(|_| late())?.map_err(|e| e.to_string())
+        let answer = tokio::time::timeout(self.timeout, exchange).await;
+        answer.map_err(|_| late())?.map_err(|e| printable(&e.to_string()))
     }
 
-    async fn exchange<S>(&self, stream: S, case: &Case, key: &HeaderValue) -> io::Result<Answer>
-    where
-        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    {
-        let request = self.request(case, key).map_err(io::Error::other)?;
-        let (mut connection, driver) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-        let driver = tokio::spawn(driver);
-        let answer = match connection.send_request(request).await {
-            Ok(response) => read(response).await,
-            Err(error) => Err(io::Error::other(error)),
-        };
-        driver.abort();
-        answer
-    }
-
-    fn request(&self, case: &Case, key: &HeaderValue) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
-        let mut request = Request::builder()
-            .method(case.method)
-            .uri(format!("{}/{}", self.upstream.path, case.target))
-            .header(HOST, &self.upstream.host);
-        let mut key = key.clone();
-        key.set_sensitive(true);
-        let bearer = || HeaderValue::from_bytes(&[b"Bearer ", key.as_bytes()].concat());
-        request = match case.key {
-            KeySent::Right => request.header(AUTHORIZATION, key),
-            KeySent::Twice => request.header(AUTHORIZATION, key.clone()).header(AUTHORIZATION, key),
-            KeySent::Bearer => request.header(AUTHORIZATION, bearer()?),
-            KeySent::Wrong => request.header(AUTHORIZATION, "guildgate-conform-wrong-key"),
-            KeySent::Empty => request.header(AUTHORIZATION, ""),
-            KeySent::None => request,
-        };
-        if let Some(content_type) = case.content_type {
-            request = request.header(CONTENT_TYPE, content_type);
+    fn request(&self, case: &Case, values: &Values) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
+        let Upstream { path, host, .. } = &self.upstream;
+        let uri = values.fill(&format!("{path}/{}", case.target));
+        let mut request = Request::builder().method(case.method).uri(uri).header(HOST, host);
+        for key in case.key {
+            request = request.header(AUTHORIZATION, values.fill(key));
         }
-        if let Some(encoding) = case.content_encoding {
-            request = request.header(CONTENT_ENCODING, encoding);
+        for (name, value) in [(CONTENT_TYPE, case.content_type), (CONTENT_ENCODING, case.content_encoding)] {
+            if !value.is_empty() {
+                request = request.header(name, value);
+            }
         }
-        request.body(Full::new(Bytes::from(case.body.clone())))
+        request.body(Full::from(values.fill(&case.body)))
     }
 }
 
-async fn read(response: Response<hyper::body::Incoming>) -> io::Result<Answer> {
-    let (head, body) = response.into_parts();
+async fn send<S>(stream: S, request: Request<Full<Bytes>>) -> io::Result<Answer>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let connected = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+    let (mut connection, driver) = connected.map_err(io::Error::other)?;
+    tokio::spawn(driver); // it ends with the connection
+    let (head, body) = connection.send_request(request).await.map_err(io::Error::other)?.into_parts();
     let body = Limited::new(body, MAX_ANSWER).collect().await.map_err(io::Error::other)?.to_bytes().to_vec();
-    let content_type = head.headers.get(CONTENT_TYPE).map(|value| value.as_bytes().to_vec());
+    let content_type = head.headers.get(CONTENT_TYPE).map(|value| value.as_bytes().to_vec()).unwrap_or_default();
     Ok(Answer { status: head.status.as_u16(), content_type, body })
 }

@@ -11,13 +11,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use hyper::header::HeaderValue;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::error::CommandError;
 use super::output::ignore_broken_pipe;
-use super::{Failure, print_message, runtime};
+use super::print_message;
 use crate::config::leaf::HumanDuration;
 use crate::config::secret::{self, Secret, Source};
 use crate::config::{self, Config, OriginKind};
@@ -25,15 +25,12 @@ use crate::model::MemberId;
 use crate::origin::Tls;
 use crate::process::LoopbackGateway;
 use crate::telemetry::printable;
-use cases::Case;
-use compare::{Row, Verdict, quoted};
-use exchange::{Target, is_unsettled};
+use cases::{Case, GET_POINTS, SET_POINTS, Values};
+use compare::{DIFFERS, EXPECTED, NOT_COMPARED, SAME, compare};
+use exchange::{Answer, Target};
 
 /// How much longer the gateway's answer is waited for than the origin's: it waits for the origin itself.
 const GATEWAY_GRACE: Duration = Duration::from_secs(2);
-
-/// After this many requests in a row that the origin did not answer, the others are not sent.
-const MAX_UNANSWERED: usize = 3;
 
 #[derive(Debug, Args)]
 pub(super) struct ConformArgs {
@@ -63,68 +60,80 @@ fn timeout(text: &str) -> Result<HumanDuration, String> {
     if is_in_range { Ok(timeout) } else { Err("it is 1s to 60s".to_owned()) }
 }
 
+/// A case, and how its answers compare.
+#[derive(Serialize)]
+struct Row {
+    case: String,
+    verdict: &'static str,
+    /// A sentence for each part that differs.
+    differences: Vec<String>,
+}
+
 /// The two sides that are compared.
-struct Comparison {
+struct Comparison<'o> {
     origin: Target,
     gateway: Target,
-    key: HeaderValue,
+    values: Values,
     rows: Vec<Row>,
-    /// The outcome of a write is unknown, so that it may still arrive.
-    is_unsettled: bool,
+    /// Rows are printed to it as they come; `None`: as JSON at the end.
+    out: Option<&'o mut dyn Write>,
 }
 
 impl ConformArgs {
-    /// Compares; `[answers]` and the TLS of upstreams are those of the configuration at `named`.
-    pub(super) fn run(self, named: Option<&Path>, out: &mut dyn Write) -> Result<(), Failure> {
-        let own = config::load(named)?.config;
-        let key = self.key()?;
+    /// Compares; `[answers]` and the TLS of upstreams are those of `own`.
+    pub(super) async fn run(self, own: Config, out: &mut dyn Write) -> Result<(), CommandError> {
+        let key = self.key().map_err(|why| CommandError::Unusable(format!("--key: {why}")))?;
         let config = self.gateway_config(own)?;
-        runtime()?.block_on(self.compare(config, key, out))
-    }
-
-    async fn compare(&self, config: Config, key: HeaderValue, out: &mut dyn Write) -> Result<(), Failure> {
-        let no_origin = || Failure::Unusable("--origin names no HTTP service".to_owned());
+        let no_origin = || CommandError::Unusable("--origin names no HTTP service".to_owned());
         let OriginKind::Http(upstreams) = &config.origin.kind else { return Err(no_origin()) };
         let upstream = upstreams.list.first().cloned().ok_or_else(no_origin)?;
-        let tls = Tls::load(upstreams).map_err(|fault| Failure::Unusable(fault.to_string()))?;
+        let tls = Tls::load(upstreams).map_err(|fault| CommandError::Unusable(fault.to_string()))?;
         let gateway = LoopbackGateway::start(config).await?;
-        let HumanDuration(timeout) = self.timeout;
+        let timeout = self.timeout.0;
         let mut comparison = Comparison {
             origin: Target { upstream, tls, timeout },
             gateway: Target::gateway(gateway.address(), timeout + GATEWAY_GRACE),
-            key,
+            values: Values { key, member: self.member.to_string(), points: 0 },
             rows: Vec::new(),
-            is_unsettled: false,
+            out: (!self.json).then_some(&mut *out),
         };
-        let compared = comparison.run(self.member, self.writes).await;
-        let Err(why) = compared else { return self.report(&comparison.rows, out) };
-        if !comparison.rows.is_empty() {
-            print(out, &self.table(&comparison.rows)?)?;
+        comparison.run(self.writes).await?;
+        let rows = comparison.rows;
+        if self.json {
+            ignore_broken_pipe(writeln!(out, "{}", serde_json::to_string(&rows)?))?;
         }
-        Err(CommandError::new(format!("{why}; nothing else was compared")).into())
+        let count = |verdict| rows.iter().filter(|row| row.verdict == verdict).count();
+        let (same, expected) = (count(SAME), count(EXPECTED));
+        let (differ, not) = (count(DIFFERS), count(NOT_COMPARED));
+        let text = format!(
+            "{} requests: {same} answered alike, {expected} refused by the gateway as the contract says, {differ} answered \
+             differently, {not} not compared",
+            rows.len()
+        );
+        if differ + not > 0 {
+            return Err(CommandError::new(format!("{text}; callers will notice the switch, or it is not known")));
+        }
+        if !self.json {
+            ignore_broken_pipe(writeln!(out, "\n{text}\nCallers will not notice the switch."))?;
+        }
+        Ok(())
     }
 
     /// The key, which no message repeats.
-    fn key(&self) -> Result<HeaderValue, Failure> {
-        let secret = Secret::new(&self.key);
-        let key = match secret.source() {
+    fn key(&self) -> Result<String, String> {
+        match Secret::new(&self.key).source() {
             Source::Env(name) => secret::of_variable(name, std::env::var(name).ok()),
             Source::File(path) => secret::read_file(Path::new(path)),
             Source::Written("-") => secret::read("stdin", io::stdin().lock()),
             Source::Written(_) => {
-                let why = "--key wants env:NAME, file:PATH or -; a key on the command line is visible to other users";
-                return Err(Failure::Unusable(why.to_owned()));
+                Err("name env:NAME, file:PATH or -; a key on the command line is visible to other users".to_owned())
             }
-        };
-        let key = key.map_err(|why| Failure::Unusable(format!("--key: {why}")))?;
-        let mut value = HeaderValue::from_bytes(key.as_bytes())
-            .map_err(|_| Failure::Unusable("--key names no key that a header can hold".to_owned()))?;
-        value.set_sensitive(true);
-        Ok(value)
+        }
     }
 
     /// The configuration of the gateway: it asks the origin each time, and limits nothing.
-    fn gateway_config(&self, own: Config) -> Result<Config, Failure> {
+    fn gateway_config(&self, own: Config) -> Result<Config, CommandError> {
+        let unusable = |why: &str| CommandError::Unusable(format!("--origin cannot be used: {}", printable(why)));
         let timeout = self.timeout.to_string();
         let plenty = json!({ "rate": "1000000/s", "burst": 1_000_000 });
         let off = json!({ "ttl": "0s", "stale_if_error": "0s" });
@@ -141,151 +150,89 @@ impl ConformArgs {
             "admin": { "listen": "" },
             "log": { "access": "" },
         }));
-        let toml = toml.map_err(|e| Failure::Unusable(format!("--origin cannot be used: {e}")))?;
-        let loaded = config::load_str(&toml, Path::new(""), "--origin").map_err(|problems| {
-            let why = problems.list.first().map_or_else(String::new, |problem| problem.message.clone());
-            Failure::Unusable(format!("--origin cannot be used: {}", printable(&why)))
-        })?;
-        let mut config = loaded.config;
+        let toml = toml.map_err(|e| unusable(&e.to_string()))?;
+        let loaded = config::load_str(&toml, Path::new(""), "--origin");
+        let mut config =
+            loaded.map_err(|faults| unusable(faults.list.first().map_or("", |fault| &*fault.message)))?.config;
         config.answers = own.answers;
         if let (OriginKind::Http(upstreams), OriginKind::Http(own)) = (&mut config.origin.kind, own.origin.kind) {
             upstreams.tls = own.tls;
         }
         Ok(config)
     }
-
-    /// What was compared, for a person or as JSON.
-    fn table(&self, rows: &[Row]) -> Result<String, CommandError> {
-        if self.json {
-            return Ok(serde_json::to_string(rows)? + "\n");
-        }
-        let width = rows.iter().map(|row| row.case.len()).max().unwrap_or_default();
-        let mut text = String::new();
-        for row in rows {
-            text += &format!("{:width$}  {}\n", row.case, row.verdict.name());
-            text.extend(row.differences.iter().map(|difference| format!("{:width$}    {difference}\n", "")));
-        }
-        Ok(text)
-    }
-
-    /// Prints the table and the verdict. Exit code 1 if callers will notice the switch.
-    fn report(&self, rows: &[Row], out: &mut dyn Write) -> Result<(), Failure> {
-        let count = |verdict| rows.iter().filter(|row| row.verdict == verdict).count();
-        let [same, expected, differ, unanswered, limited] =
-            [Verdict::Same, Verdict::Expected, Verdict::Differs, Verdict::Unanswered, Verdict::Limited].map(count);
-        let is_known = unanswered + limited == 0;
-        let mut text = self.table(rows)?;
-        if !self.json {
-            text += &format!(
-                "\n{} requests: {same} answered alike, {expected} refused by the gateway as the contract says, {differ} \
-                 answered differently, {unanswered} not answered, {limited} limited and not compared\n",
-                rows.len()
-            );
-        }
-        if !self.json && differ == 0 && is_known {
-            text += "Callers will not notice the switch.\n";
-            if expected > 0 {
-                text += "Only a caller that sends a request which the gateway refuses itself gets another answer.\n";
-            }
-        }
-        print(out, &text)?;
-        let mut why = format!("callers will notice the switch: {differ} requests are answered differently");
-        if rows.iter().any(|row| row.is_status_of_refusal) {
-            why +=
-                "; answers.error_status = \"ok\" in gateway.toml makes refusals have status 200, as this origin's have";
-        }
-        if differ == 0 {
-            why = format!(
-                "whether callers will notice the switch is not known: {unanswered} requests got no answer, and {limited} \
-                 were limited"
-            );
-        }
-        if differ == 0 && is_known { Ok(()) } else { Err(CommandError::new(why).into()) }
-    }
 }
 
-/// Prints to stdout. The exit code tells the verdict, so a reader that has read enough is no failure.
-fn print(out: &mut dyn Write, text: &str) -> Result<(), CommandError> {
-    Ok(ignore_broken_pipe(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?)
-}
-
-impl Comparison {
-    /// Compares all answers, or says why it ended early.
-    async fn run(&mut self, member: MemberId, writes: bool) -> Result<(), String> {
-        self.check_origin(member).await?;
-        self.compare_all(cases::reads(member)).await?;
+impl Comparison<'_> {
+    /// Compares all answers.
+    async fn run(&mut self, writes: bool) -> Result<(), CommandError> {
+        self.ask_origin().await?;
+        self.compare_all(cases::reads()).await?;
         if !writes {
             return Ok(());
         }
-        let points = self.points(member).await.map_err(|why| format!("{why}; nothing was written"))?;
+        let points = self.ask_origin().await?;
+        let (member, text) = (&self.values.member, points.quoted(&self.values.key));
+        let points = std::str::from_utf8(&points.body).ok().filter(|_| points.is_success());
+        let points = points.and_then(|text| text.trim_end_matches('\n').parse().ok());
+        let unknown = format!("the points could not be read: the origin answered {text}; nothing was written");
+        self.values.points = points.ok_or_else(|| CommandError::new(unknown))?;
         // From here on, for as long as the process lives, SIGINT does nothing.
         let _ignored = signal(SignalKind::interrupt())
-            .map_err(|e| format!("SIGINT cannot be ignored: {e}; nothing was written"))?;
+            .map_err(|e| CommandError::new(format!("SIGINT cannot be ignored: {e}; nothing was written")))?;
         print_message(&format!(
-            "member {member} has {points} points; they are set back at the end, and Ctrl-C is ignored"
+            "member {member} has {} points; they are set back at the end, and Ctrl-C is ignored",
+            self.values.points
         ));
-        let compared = self.compare_all(cases::writes(member, points)).await;
-        self.set_back(member, points).await?;
+        let compared = self.compare_all(cases::writes()).await;
+        self.set_back().await?;
         compared
     }
 
-    /// Where the origin is away, or refuses the key, nothing can be compared.
-    async fn check_origin(&self, member: MemberId) -> Result<(), String> {
-        let answer = self.origin.ask(&Case::get_points(member), &self.key).await;
-        let answer = answer.map_err(|why| format!("the origin gave no answer: {}", printable(&why)))?;
-        let quoted = quoted(&answer, self.key.as_bytes());
-        if answer.code() == Some(2) || answer.status == 401 {
-            return Err(format!("the origin refuses the key ({quoted}); name one that it accepts with --key"));
+    /// The origin's answer about the points. Where it is away, or refuses the key, nothing can be compared.
+    async fn ask_origin(&self) -> Result<Answer, CommandError> {
+        let answer = self.origin.ask(&GET_POINTS, &self.values).await;
+        let answer = answer.map_err(|why| CommandError::new(format!("the origin gave no answer: {why}")))?;
+        if answer.code() == Some(2) || answer.status == 401 || answer.is_limited() {
+            let quoted = answer.quoted(&self.values.key);
+            return Err(CommandError::new(format!(
+                "the origin refuses the key ({quoted}); name one that it accepts, or try again later"
+            )));
         }
-        if answer.is_limited() {
-            return Err(format!("the origin refuses the key for the moment ({quoted}); try again later"));
-        }
-        Ok(())
+        Ok(answer)
     }
 
-    async fn compare_all(&mut self, cases: Vec<Case>) -> Result<(), String> {
-        let mut unanswered = 0;
+    async fn compare_all(&mut self, cases: Vec<Case>) -> Result<(), CommandError> {
         for case in cases {
-            let origin = self.origin.ask(&case, &self.key).await;
-            let gateway = self.gateway.ask(&case, &self.key).await;
-            self.is_unsettled |= case.may_write && [&origin, &gateway].into_iter().any(is_unsettled);
-            self.rows.push(Row::new(&case, &origin, &gateway, self.key.as_bytes()));
-            unanswered = if origin.is_err() { unanswered + 1 } else { 0 };
-            if unanswered == MAX_UNANSWERED {
-                let last = case.name;
-                return Err(format!("the origin did not answer {unanswered} requests in a row, the last one `{last}`"));
+            let origin = self.origin.ask(&case, &self.values).await;
+            let gateway = self.gateway.ask(&case, &self.values).await;
+            let (verdict, differences) = compare(case.refused, &origin, &gateway, &self.values.key);
+            let row = Row { case: case.name.into_owned(), verdict, differences };
+            if let Some(out) = &mut self.out {
+                let mut text = format!("{:42}  {verdict}\n", row.case);
+                text.extend(row.differences.iter().map(|difference| format!("    {difference}\n")));
+                ignore_broken_pipe(out.write_all(text.as_bytes()))?;
             }
+            self.rows.push(row);
         }
         Ok(())
     }
 
-    /// The points that the origin has for the member, or why they are not known.
-    async fn points(&self, member: MemberId) -> Result<i64, String> {
-        let answer = self.origin.ask(&Case::get_points(member), &self.key).await;
-        let answer = answer.map_err(|why| format!("the points could not be read: {}", printable(&why)))?;
-        let text = str::from_utf8(&answer.body).unwrap_or_default().trim_end_matches('\n');
-        let points = text.parse().ok().filter(|_| (200..300).contains(&answer.status));
-        let quoted = quoted(&answer, self.key.as_bytes());
-        points.ok_or_else(|| format!("the points could not be read: the origin answered {quoted}"))
-    }
-
-    /// Sets the points at the origin to what they were, once, and reads them to be sure.
-    async fn set_back(&self, member: MemberId, points: i64) -> Result<(), String> {
-        let set = self.origin.ask(&Case::set_points("set back", member, points), &self.key).await;
-        let now = self.points(member).await;
-        if now == Ok(points) {
-            let unsettled = match self.is_unsettled {
-                true => "; a setPoints was not answered and may still arrive, so read them again later",
-                false => "",
-            };
-            print_message(&format!("member {member} has {points} points again, as before{unsettled}"));
-            return Ok(());
-        }
-        let set = set.map_or_else(|why| printable(&why), |answer| quoted(&answer, self.key.as_bytes()));
-        let now = now.map_or_else(|why| why, |now| format!("it has {now} now"));
-        Err(format!(
-            "member {member} had {points} points, which could not be set back (the origin answered {set}; {now}); set them \
-             by hand"
-        ))
+    /// Sets the points at the origin to what they were, once.
+    async fn set_back(&self) -> Result<(), CommandError> {
+        let Values { key, member, points } = &self.values;
+        let why = match self.origin.ask(&SET_POINTS, &self.values).await {
+            Ok(answer) if answer.is_success() => {
+                print_message(&format!(
+                    "member {member} has {points} points again, as before; a setPoints that was not answered may still \
+                     arrive, so read them again if there is one above"
+                ));
+                return Ok(());
+            }
+            Ok(answer) => format!("the origin answered {}", answer.quoted(key)),
+            Err(why) => why,
+        };
+        Err(CommandError::new(format!(
+            "member {member} had {points} points, which could not be set back ({why}); set them by hand"
+        )))
     }
 }

@@ -9,14 +9,12 @@ mod suggested_limits; // a [limits] section that would have refused nothing
 mod tests;
 
 use std::io::Write;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
 use super::error::CommandError;
-use super::progress::byte_bar;
-use super::{Failure, open_store, runtime};
+use super::open_store;
 use crate::config::{self, Keys};
 use crate::keys::read_key_file;
 use crate::store::IfMissing;
@@ -61,16 +59,10 @@ struct LogArgs {
 }
 
 impl LimitsCommand {
-    pub(super) fn run(self, config_path: Option<&Path>, out: &mut dyn Write) -> Result<(), Failure> {
+    pub(super) async fn run(self, config_path: Option<&Path>, out: &mut dyn Write) -> Result<(), CommandError> {
         match self {
-            LimitsCommand::Plan(args) => {
-                let input = Input::find(&args.log, config_path)?;
-                args.run(&input, out)
-            }
-            LimitsCommand::Suggest(args) => {
-                let input = Input::find(&args.log, config_path)?;
-                Ok(args.run(&input, out)?)
-            }
+            LimitsCommand::Plan(args) => args.run(&Input::find(&args.log, config_path).await?, out),
+            LimitsCommand::Suggest(args) => args.run(&Input::find(&args.log, config_path).await?, out),
             LimitsCommand::Reset { id } => {
                 let loaded = config::load(config_path)?;
                 loaded.config.must_have_store().map_err(CommandError::new)?;
@@ -78,20 +70,8 @@ impl LimitsCommand {
                     Keys::File(path) => read_key_file(path).is_ok_and(|keys| keys.iter().any(|key| *key.id == *id)),
                     Keys::Store | Keys::Origin { .. } => false,
                 };
-                Ok(runtime()?.block_on(async {
-                    let store = open_store(&loaded, IfMissing::Refuse).await?;
-                    store.reset_day(&id, is_listed).await.map_err(CommandError::from)
-                })?)
+                Ok(open_store(&loaded, IfMissing::Refuse).await?.reset_day(&id, is_listed).await?)
             }
         }
-    }
-}
-
-/// Shows how much of a record was read.
-fn progress_bar() -> impl FnMut(u64, u64) -> ControlFlow<()> {
-    let mut bar = None;
-    move |done, total| {
-        bar.get_or_insert_with(|| byte_bar(total)).set_position(done);
-        ControlFlow::Continue(())
     }
 }

@@ -3,20 +3,18 @@
 //! that there is at least one such request, unless the new configuration is in shadow mode.
 
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use clap::Args;
 
 use super::LogArgs;
 use super::input::Input;
-use super::progress_bar;
-use crate::cli::Failure;
 use crate::cli::error::CommandError;
-use crate::cli::output::{ignore_broken_pipe, print_to_stderr};
-use crate::cli::table::{Column, table};
+use crate::cli::output::{ignore_broken_pipe, print_to_stderr, table};
 use crate::config;
 use crate::model::{counted, was};
-use crate::planning::{Plan, PlannedKey};
+use crate::planning::Plan;
 
 /// `guildgate limits plan …`
 #[derive(Clone, Debug, Args)]
@@ -31,60 +29,51 @@ pub(in crate::cli) struct PlanArgs {
     pub(super) json: bool,
 }
 
-impl PlanArgs {
-    pub(super) fn run(self, input: &Input, out: &mut dyn Write) -> Result<(), Failure> {
-        let limits = config::load(Some(&self.new))?.config.limits;
-        let record = input.open()?;
-        let new = self.new.display();
+/// What is printed of a key.
+const FIELDS: [&str; 11] = [
+    "key",
+    "name",
+    "tier",
+    "requests",
+    "refused_then",
+    "would_be_refused",
+    "newly_refused",
+    "first",
+    "worst_minute",
+    "worst_minute_refused",
+    "over_candidate",
+];
 
-        let Plan { keys: rows, read, newly_refused: newly, summary } =
-            Plan::new(&limits, &record, &input.names, &mut progress_bar()).map_err(CommandError::from)?;
+impl PlanArgs {
+    pub(super) fn run(&self, input: &Input, out: &mut dyn Write) -> Result<(), CommandError> {
+        let limits = config::load(Some(&self.new))?.config.limits;
+        let (record, new) = (input.open()?, self.new.display());
+        let read_whole = &mut |_, _| ControlFlow::Continue(());
+        let Plan { keys, read, newly_refused: newly, summary } = Plan::new(&limits, &record, &input.names, read_whole)?;
         read.warnings().iter().for_each(print_to_stderr);
 
-        let mut text = format!("{new} against {read}.\n");
-        if !self.json && !rows.is_empty() {
-            text += &format!("\n{}\n", rows_as_text(&rows));
-        }
-        text += &format!("{summary}\n{}", read.strangers().unwrap_or_default());
-        let printed = if self.json {
-            let json = serde_json::to_string(&rows).map_err(CommandError::from)?;
-            print_to_stderr(text.trim_end()); // so that stdout holds only the JSON
-            writeln!(out, "{json}")
+        let title = format!("{new} against {read}.\n");
+        let summary = format!("{summary}\n{}", read.strangers().unwrap_or_default());
+        let text = if self.json {
+            print_to_stderr(format!("{title}{}", summary.trim_end())); // so that stdout holds only the JSON
+            serde_json::to_string(&keys)? + "\n"
+        } else if keys.is_empty() {
+            title + &summary
         } else {
-            out.write_all(text.as_bytes())
+            format!("{title}\n{}\n{summary}", table(&keys, &FIELDS)?)
         };
-        ignore_broken_pipe(printed.and_then(|()| out.flush()))?;
+        ignore_broken_pipe(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
 
         if read.decisions == 0 {
-            let why = "there is nothing to plan with; let the server record for a while";
-            return Err(CommandError::new(why).into());
+            return Err(CommandError::new("there is nothing to plan with; let the server record for a while"));
         }
         if newly == 0 || limits.shadow {
             return Ok(());
         }
         let requests = counted(newly, "request");
-        Err(Failure::WouldRefuse(format!(
+        Err(CommandError::WouldRefuse(format!(
             "{new} would refuse {requests} that {} accepted; raise its limits, or put it in force knowing whom it meets",
             was(newly)
         )))
     }
-}
-
-fn rows_as_text(rows: &[PlannedKey]) -> String {
-    let columns: [Column<PlannedKey>; 10] = [
-        ("KEY", |row| row.key.clone()),
-        ("NAME", |row| row.name.as_deref().unwrap_or("-").to_owned()),
-        ("TIER", |row| row.tier.clone()),
-        ("REQUESTS", |row| row.requests.to_string()),
-        ("REFUSED THEN", |row| row.refused_then.to_string()),
-        ("WOULD BE", |row| row.would_be_refused.to_string()),
-        ("NEWLY", |row| row.newly_refused.to_string()),
-        ("FIRST", |row| row.first.as_deref().unwrap_or("-").to_owned()),
-        ("WORST MINUTE", |row| match &row.worst_minute {
-            Some(minute) => format!("{minute} ({})", row.worst_minute_refused),
-            None => "-".to_owned(),
-        }),
-        ("OVER CANDIDATE", |row| row.over_candidate.to_string()),
-    ];
-    table(rows, &columns, "more key")
 }

@@ -2,47 +2,31 @@
 //! busiest minute of one of its keys, the burst from GCRA at that rate. The section is printed only after it was parsed
 //! and replayed against the same record without a refusal. Used by `limits suggest`.
 
-use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::sync::Arc;
 
-use super::progress_bar;
+use super::input::read;
+use super::suggest::KeyRequests;
 use crate::cli::error::CommandError;
 use crate::config::leaf::HumanRate;
 use crate::config::{self, MAX_TIERS, is_tier_name};
-use crate::limits::day_of;
 use crate::model::counted;
-use crate::planning::{IntervalCounter, RecordFiles, RecordedDecision, Replay};
+use crate::planning::{RecordFiles, RecordedDecision, Replay};
 
-/// The tier of keys without one, or with one whose name cannot be written in a configuration.
+/// The tier of keys without one, or with one whose name cannot be written in a configuration. It is the first one.
 const STANDARD: &str = "standard";
-
-/// A minute in ticks.
-const MINUTE_NS: u64 = 60_000_000_000;
 
 /// How often all bursts are doubled if the replay refuses something. Only a key that changed its tier can need that, since
 /// it takes along what it has used up.
 const DOUBLINGS: usize = 3;
 
-/// What the keys of each tier requested.
-#[derive(Debug)]
-pub(super) struct Demand {
-    tiers: Vec<TierDemand>,
-    /// The index in `tiers` for each tier of the record.
-    by_recorded_tier: HashMap<Option<Arc<str>>, usize>,
-    keys: Vec<KeyDemand>,
-}
-
 /// The highest demand of one key of a tier, and the rates that are enough for it.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct TierDemand {
     name: String,
+    keys: u64,
     requests: u64,
-    keys: HashSet<usize>,
-    /// In a minute of the server's monotonic clock.
     per_minute: u32,
     writes_per_minute: u32,
-    /// In a UTC day.
     per_day: u32,
     in_flight: u32,
     main: Rate,
@@ -50,141 +34,100 @@ struct TierDemand {
 }
 
 #[derive(Debug, Default)]
-struct KeyDemand {
-    by_minute: IntervalCounter,
-    writes_by_minute: IntervalCounter,
-    by_day: IntervalCounter,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
 struct Rate {
-    count: u64,
-    /// `s` or `m`.
-    unit: char,
+    per_minute: u64,
     period_ns: u64,
     burst: u64,
 }
 
-impl Default for Demand {
-    fn default() -> Self {
-        let standard = TierDemand { name: STANDARD.to_owned(), ..TierDemand::default() };
-        Demand { tiers: vec![standard], by_recorded_tier: HashMap::new(), keys: Vec::new() }
-    }
+/// What the buckets of one key are ahead of the time, by GCRA, in ticks of a run.
+#[derive(Default)]
+struct ArrivalTimes {
+    run: u32,
+    main: u64,
+    write: u64,
 }
 
-impl Demand {
-    /// Counts a request. All recorded decisions have to come here, in their order.
-    pub(super) fn count(&mut self, recorded: RecordedDecision<'_>) {
-        let RecordedDecision { decision, run, .. } = recorded;
-        let index = self.tier(&decision.tier);
-        if recorded.key == self.keys.len() {
-            self.keys.push(KeyDemand::default());
+/// A `[limits]` section, as TOML, that would have refused none of the record, which is replayed to verify it.
+///
+/// # Errors
+/// A record that cannot be read to its end, or in which a key changed its tier and was over all limits for it.
+pub(super) fn suggested_limits(keys: &[KeyRequests], record: &RecordFiles) -> Result<String, CommandError> {
+    let mut tiers = demands(keys);
+    fit_bursts(&mut tiers, record)?;
+    for _ in 0..=DOUBLINGS {
+        let toml = section(&tiers);
+        if refuses_none(&toml, record)? {
+            return Ok(toml);
         }
-        let (key, tier) = (&mut self.keys[recorded.key], &mut self.tiers[index]);
-        tier.keys.insert(recorded.key);
-        tier.requests += 1;
-        tier.in_flight = tier.in_flight.max(decision.in_flight.saturating_add(1));
-        // Not minutes of the wall clock: buckets do not depend on it, and it may be set.
-        let minute = i64::from(run) << 32 | (decision.at.0 / MINUTE_NS) as i64;
-        tier.per_minute = tier.per_minute.max(key.by_minute.add(minute, 1));
+        tiers.iter_mut().flat_map(|tier| [&mut tier.main, &mut tier.write]).for_each(|rate| rate.burst *= 2);
+    }
+    let why = "no limits were found that refuse nothing, since a key changed its tier; let the server record anew \
+        (move the record away), or name a record with --log in which no tier changes";
+    Err(CommandError::new(why))
+}
+
+/// What the keys of each tier requested.
+fn demands(keys: &[KeyRequests]) -> Vec<TierDemand> {
+    let mut tiers = vec![TierDemand { name: STANDARD.to_owned(), ..TierDemand::default() }];
+    for key in keys {
+        let name = key.tier.as_deref().unwrap_or(STANDARD);
+        let is_new = is_tier_name(name) && tiers.iter().all(|tier| tier.name != name);
+        if is_new && tiers.len() < MAX_TIERS {
+            tiers.push(TierDemand { name: name.to_owned(), ..TierDemand::default() });
+        }
+        let at = index(&tiers, key.tier.as_deref());
+        let tier = &mut tiers[at];
+        tier.keys += 1;
+        tier.requests += key.requests;
+        tier.per_minute = tier.per_minute.max(key.minutes.count);
+        tier.writes_per_minute = tier.writes_per_minute.max(key.write_minutes.count);
+        tier.per_day = tier.per_day.max(key.days.count);
+        tier.in_flight = tier.in_flight.max(key.in_flight);
+    }
+    for tier in &mut tiers {
+        tier.main = Rate::of(tier.per_minute);
+        tier.write = Rate::of(tier.writes_per_minute);
+    }
+    tiers
+}
+
+/// The place of a tier, as a configuration finds it: the default one if there is none of this name.
+fn index(tiers: &[TierDemand], name: Option<&str>) -> usize {
+    tiers.iter().position(|tier| Some(&*tier.name) == name).unwrap_or(0)
+}
+
+/// Gives each tier the burst that its keys need at its rate, by GCRA.
+fn fit_bursts(tiers: &mut [TierDemand], record: &RecordFiles) -> Result<(), CommandError> {
+    let mut keys: Vec<ArrivalTimes> = Vec::new();
+    read(record, &mut |RecordedDecision { decision, key, run, .. }| {
+        if key == keys.len() {
+            keys.push(ArrivalTimes::default());
+        }
+        let arrival = &mut keys[key];
+        if arrival.run != run {
+            *arrival = ArrivalTimes { run, ..ArrivalTimes::default() };
+        }
+        let at = index(tiers, decision.tier.as_deref());
+        tiers[at].main.fit(&mut arrival.main, decision.at.0);
         if decision.operation.is_write() {
-            tier.writes_per_minute = tier.writes_per_minute.max(key.writes_by_minute.add(minute, 1));
+            tiers[at].write.fit(&mut arrival.write, decision.at.0);
         }
-        let day = day_of(recorded.decision.unix_ms.div_euclid(1000));
-        tier.per_day = tier.per_day.max(key.by_day.add(day, 1));
-    }
+    })?;
+    tiers
+        .iter_mut()
+        .flat_map(|tier| [&mut tier.main, &mut tier.write])
+        .for_each(|rate| rate.burst = readable(rate.burst));
+    Ok(())
+}
 
-    /// The index of the tier that is suggested for a tier of the record.
-    fn tier(&mut self, recorded: &Option<Arc<str>>) -> usize {
-        if let Some(index) = self.by_recorded_tier.get(recorded) {
-            return *index;
-        }
-        let name = recorded.as_deref().filter(|name| is_tier_name(name)).unwrap_or(STANDARD);
-        let index = self.tiers.iter().position(|tier| tier.name == name).unwrap_or_else(|| {
-            if self.tiers.len() == MAX_TIERS {
-                return 0; // a configuration cannot hold more: these keys get the default tier
-            }
-            self.tiers.push(TierDemand { name: name.to_owned(), ..TierDemand::default() });
-            self.tiers.len() - 1
-        });
-        self.by_recorded_tier.insert(recorded.clone(), index);
-        index
-    }
-
-    /// A `[limits]` section, as TOML, that would have refused none of the record, which is replayed to verify it.
-    ///
-    /// # Errors
-    /// A record that cannot be read to its end, or in which a key changed its tier and was over all limits for it.
-    pub(super) fn suggest(mut self, record: &RecordFiles) -> Result<String, CommandError> {
-        self.fit_bursts(record)?;
-        for _ in 0..=DOUBLINGS {
-            let toml = self.toml();
-            if refuses_none(&toml, record)? {
-                return Ok(toml);
-            }
-            self.rates().for_each(|rate| rate.burst = readable(rate.burst * 2));
-        }
-        let why = "no limits were found that refuse nothing, since a key changed its tier; let the server record anew \
-            (move the record away), or name a record with --log in which no tier changes";
-        Err(CommandError::new(why))
-    }
-
-    fn rates(&mut self) -> impl Iterator<Item = &mut Rate> {
-        self.tiers.iter_mut().flat_map(|tier| [&mut tier.main, &mut tier.write])
-    }
-
-    /// Gives each tier the burst that its keys need at its rate, by GCRA.
-    fn fit_bursts(&mut self, record: &RecordFiles) -> Result<(), CommandError> {
-        /// The theoretical arrival times (GCRA) of one key's buckets, in ticks of a run.
-        #[derive(Default)]
-        struct ArrivalTimes {
-            run: u32,
-            main: u64,
-            write: u64,
-        }
-        for tier in &mut self.tiers {
-            tier.main = Rate::for_busiest_minute(tier.per_minute);
-            tier.write = Rate::for_busiest_minute(tier.writes_per_minute);
-        }
-        let mut keys: Vec<ArrivalTimes> = Vec::new();
-        record.for_each(&mut progress_bar(), &mut |RecordedDecision { decision, key, run, .. }| {
-            if key == keys.len() {
-                keys.push(ArrivalTimes::default());
-            }
-            if keys[key].run != run {
-                keys[key] = ArrivalTimes { run, ..ArrivalTimes::default() };
-            }
-            let request = |rate: &mut Rate, arrival: &mut u64| {
-                let ahead = arrival.saturating_sub(decision.at.0);
-                rate.burst = rate.burst.max(ahead.div_ceil(rate.period_ns).saturating_add(1));
-                *arrival = (*arrival).max(decision.at.0).saturating_add(rate.period_ns);
-            };
-            let index = self.tier(&decision.tier);
-            let tier = &mut self.tiers[index];
-            request(&mut tier.main, &mut keys[key].main);
-            if decision.operation.is_write() {
-                request(&mut tier.write, &mut keys[key].write);
-            }
-        })?;
-        self.rates().for_each(|rate| rate.burst = readable(rate.burst));
-        Ok(())
-    }
-
-    /// The section as TOML.
-    fn toml(&self) -> String {
-        let mut text = format!(
-            "# It would have refused none of it. `guildgate check --config` reads it as it stands.\n\
-             [limits]\ndefault_tier = \"{STANDARD}\"\n"
-        );
-        for tier in &self.tiers {
-            text += "\n";
-            text += &match tier.requests {
-                0 => format!("# No key was listed without a tier: the defaults.\n[limits.tiers.\"{STANDARD}\"]\n"),
-                _ => tier.toml(),
-            };
-        }
-        text
-    }
+/// The section as TOML.
+fn section(tiers: &[TierDemand]) -> String {
+    let head = format!(
+        "# It would have refused none of it. `guildgate check --config` reads it as it stands.\n\
+         [limits]\ndefault_tier = \"{STANDARD}\"\n"
+    );
+    tiers.iter().fold(head, |text, tier| text + &tier.toml())
 }
 
 /// Whether the section refuses nothing of the record.
@@ -192,32 +135,29 @@ fn refuses_none(toml: &str, record: &RecordFiles) -> Result<bool, CommandError> 
     let section = config::load_str(toml, Path::new(""), "the suggested section");
     let limits = section.map_err(|faults| CommandError::new(faults.to_string()))?.config.limits;
     let (mut replay, mut refused) = (Replay::new(&limits), false);
-    record.for_each(&mut progress_bar(), &mut |recorded| refused |= replay.decide(recorded).over.is_some())?;
+    read(record, &mut |recorded| refused |= replay.decide(recorded).over.is_some())?;
     Ok(!refused)
 }
 
 impl TierDemand {
     fn toml(&self) -> String {
         let TierDemand { name, per_minute, writes_per_minute, per_day, in_flight, main, write, .. } = self;
-        let of_which = if name == STANDARD { ", those without a tier among them" } else { "" };
-        let write = match writes_per_minute {
-            0 => "# No setPoints was recorded: no separate limit of writes.".to_owned(),
-            _ => format!(
-                "write_rate = \"{}/{}\"   # the busiest minute of one: {writes_per_minute} setPoints\nwrite_burst = {}",
-                write.count, write.unit, write.burst
-            ),
-        };
+        if self.keys == 0 {
+            return format!("\n# No key was listed without a tier: the defaults.\n[limits.tiers.\"{name}\"]\n");
+        }
+        let (requests, keys) = (counted(self.requests, "request"), counted(self.keys, "key"));
         // The name is quoted, since it may contain a dot.
-        format!(
-            "# {} of {}{of_which}; the busiest minute of one: {per_minute}.\n\
-             [limits.tiers.\"{name}\"]\nrate = \"{}/{}\"\nburst = {}\n{write}\n\
-             # daily = {}   # the most of one key in a UTC day, as far as recorded: {per_day}\n\
+        let mut text = format!(
+            "\n# {requests} of {keys}; the most of one in a minute: {per_minute}, and {writes_per_minute} setPoints.\n\
+             [limits.tiers.\"{name}\"]\nrate = \"{}/m\"\nburst = {}\n",
+            main.per_minute, main.burst
+        );
+        if *writes_per_minute > 0 {
+            text += &format!("write_rate = \"{}/m\"\nwrite_burst = {}\n", write.per_minute, write.burst);
+        }
+        text + &format!(
+            "# daily = {}   # the most of one key in a UTC day, as far as recorded: {per_day}\n\
              # in_flight = {}   # the most of one key under way at once: {in_flight}\n",
-            counted(self.requests, "request"),
-            counted(self.keys.len() as u64, "key"),
-            main.count,
-            main.unit,
-            main.burst,
             readable((*per_day).into()),
             readable((*in_flight).into())
         )
@@ -226,17 +166,18 @@ impl TierDemand {
 
 impl Rate {
     /// The average of the busiest minute, rounded up. What exceeds it for a short time is left to the burst.
-    fn for_busiest_minute(requests: u32) -> Self {
-        /// From this many requests a minute on, a rate per second is fine enough.
-        const PER_SECOND: u32 = 600;
-        let (count, unit) = if requests < PER_SECOND {
-            (readable(requests.max(1).into()), 'm')
-        } else {
-            (readable(requests.div_ceil(60).into()), 's')
-        };
+    fn of(requests: u32) -> Self {
+        let per_minute = readable(requests.max(1).into());
         // Every count of 32 bits a minute is a valid rate.
-        let period_ns = format!("{count}/{unit}").parse().map_or(1, HumanRate::period_ns);
-        Rate { count, unit, period_ns, burst: 1 }
+        let period_ns = format!("{per_minute}/m").parse().map_or(1, HumanRate::period_ns);
+        Rate { per_minute, period_ns, burst: 1 }
+    }
+
+    /// Raises the burst to what a request needs whose key has the bucket `arrival`.
+    fn fit(&mut self, arrival: &mut u64, now: u64) {
+        let ahead = arrival.saturating_sub(now);
+        self.burst = self.burst.max(ahead.div_ceil(self.period_ns).saturating_add(1));
+        *arrival = (*arrival).max(now).saturating_add(self.period_ns);
     }
 }
 
@@ -267,12 +208,10 @@ mod tests {
 
     #[test]
     fn a_rate_is_the_average_of_the_busiest_minute_or_a_little_more() {
-        for (requests, count, unit) in
-            [(1, 1, 'm'), (59, 60, 'm'), (599, 600, 'm'), (600, 10, 's'), (u32::MAX, 72_000_000, 's')]
-        {
-            let rate = Rate::for_busiest_minute(requests);
-            assert_eq!((rate.count, rate.unit), (count, unit), "{requests}");
-            assert!(MINUTE_NS / rate.period_ns >= requests.into() || requests == u32::MAX, "{requests}");
+        for (requests, per_minute) in [(0, 1), (1, 1), (59, 60), (599, 600), (u32::MAX, 4_300_000_000)] {
+            let rate = Rate::of(requests);
+            assert_eq!(rate.per_minute, per_minute, "{requests}");
+            assert!(60_000_000_000 / rate.period_ns >= requests.into() || requests == u32::MAX, "{requests}");
         }
     }
 }

@@ -3,7 +3,7 @@
 //! no test leaves a process behind.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
@@ -80,23 +80,6 @@ impl Process {
         command.stderr(Stdio::null()); // our own end of it, without which the reading has no end
         let stdout = catch(child.stdout.take().unwrap());
         Process { child, stdout, stderr: catch(File::from(pty.master)) }
-    }
-
-    /// As [`Process::start`], with a terminal for its stdin and stderr: this is typed there, once it has asked.
-    pub async fn asked(command: &mut Command, question: &str, answer: &str) -> Process {
-        let pty = openpty(None, None).unwrap();
-        for end in [&pty.master, &pty.slave] {
-            fcntl(end, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).unwrap();
-        }
-        command.stdin(pty.slave.try_clone().unwrap()).stdout(Stdio::piped());
-        let mut child = command.stderr(pty.slave).spawn().unwrap();
-        command.stdin(Stdio::null()).stderr(Stdio::null()); // our own ends of it
-        let stdout = catch(child.stdout.take().unwrap());
-        let mut keyboard = File::from(pty.master.try_clone().unwrap());
-        let process = Process { child, stdout, stderr: catch(File::from(pty.master)) };
-        process.has_said(question).await;
-        keyboard.write_all(answer.as_bytes()).unwrap();
-        process
     }
 
     /// As [`Process::start`], where nobody reads its stderr after the address in its first `ready:` line. The pipe
