@@ -11,7 +11,7 @@ use guildgate::clock::Clock;
 use guildgate::config::{self, StoreAt};
 use guildgate::gateway::{Body, CacheStatus, Gateway, KeyFile, KeyList, KeySource, Reply, RequestHeader, State};
 use guildgate::keys::{InFlightSlot, ListedKey};
-use guildgate::model::{Digest, Limit, Scope};
+use guildgate::model::{Digest, Scope};
 use guildgate::origin::{Builtin, Origin};
 use guildgate::store::{IfMissing, Store};
 use guildgate::telemetry::{AccessLine, DecisionLog, Observer};

@@ -1,10 +1,8 @@
 //! The model checker's versions of what `src/sync.rs` exports.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::OnceLock as StdOnceLock;
 
-pub use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-pub use shuttle::thread;
+pub use shuttle::sync::atomic::{AtomicU64, Ordering};
 
 /// `parking_lot::Mutex` over the checker's mutex.
 #[derive(Debug, Default)]
@@ -33,25 +31,5 @@ impl<T> Deref for Guard<'_, T> {
 impl<T> DerefMut for Guard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.0
-    }
-}
-
-/// A cell set once. Other threads may run between reading and setting it.
-#[derive(Debug)]
-pub struct OnceLock<T>(StdOnceLock<T>);
-
-impl<T> OnceLock<T> {
-    pub fn new() -> Self {
-        OnceLock(StdOnceLock::new())
-    }
-
-    pub fn get(&self) -> Option<&T> {
-        shuttle::thread::yield_now();
-        self.0.get()
-    }
-
-    pub fn set(&self, value: T) -> Result<(), T> {
-        shuttle::thread::yield_now();
-        self.0.set(value)
     }
 }
