@@ -80,14 +80,11 @@ impl FromStr for Digest {
     /// Reads `sha256:` and 64 hexadecimal digits.
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || "a digest is 'sha256:' and 64 hexadecimal digits; `guildgate key hash` makes one".to_owned();
-        let hex = text.strip_prefix("sha256:").ok_or_else(bad)?.as_bytes();
-        if hex.len() != 64 {
-            return Err(bad());
-        }
+        let is_digest = |hex: &&str| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit());
+        let hex = text.strip_prefix("sha256:").filter(is_digest).ok_or_else(bad)?;
         let mut out = [0u8; 32];
-        for (byte, pair) in out.iter_mut().zip(hex.chunks_exact(2)) {
-            let nibble = |c: u8| (c as char).to_digit(16).ok_or_else(bad);
-            *byte = (nibble(pair[0])? * 16 + nibble(pair[1])?) as u8;
+        for (n, byte) in out.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&hex[2 * n..2 * n + 2], 16).map_err(|_| bad())?;
         }
         Ok(Digest(out))
     }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::io::{self, BufRead};
 use std::time::Instant;
 
-use super::conn::{Access, json_rows};
+use super::conn::json_rows;
 use super::lines::{Line, Lines, MAX_LINE};
 use super::*;
 use crate::clock::Clock;
@@ -145,8 +145,7 @@ pub enum ImportError {
 #[derive(Debug)]
 pub struct UncommittedImport {
     pub imported: Imported,
-    /// `None`: there is nothing to commit.
-    conn: Option<Box<dyn Conn>>,
+    conn: Box<dyn Conn>,
 }
 
 impl UncommittedImport {
@@ -155,8 +154,8 @@ impl UncommittedImport {
     /// # Errors
     /// Why it may not have been imported.
     pub async fn commit(self) -> Result<Imported, StoreError> {
-        let UncommittedImport { imported, conn } = self;
-        blocking(move || conn.map_or(Ok(()), |mut conn| conn.commit())).await?;
+        let UncommittedImport { imported, mut conn } = self;
+        blocking(move || conn.commit()).await?;
         Ok(imported)
     }
 }
@@ -175,21 +174,18 @@ impl Store {
     ) -> Result<UncommittedImport, ImportError> {
         let opener = self.opener.clone();
         blocking(move || {
-            let mut conn = opener(Access::Bulk)?;
+            let mut conn = opener(LONG)?;
             conn.set_deadline(Instant::now() + LONG);
             let read = read(&mut *conn, Lines::of(open()?), &mut progress)?;
             let Read { imported, guilds, unknown } = read;
             if imported.bad.total > 0 && mode == Mode::AllOrNothing {
                 return Err(ImportError::Bad(imported.bad));
             }
-            if imported.records == 0 {
-                return Ok(UncommittedImport { imported, conn: None });
-            }
             conn.begin(TURN)?;
             apply(&mut *conn, Lines::of(open()?), (&unknown, &imported), &mut progress)?;
             refuse_too_long(&mut *conn, &guilds)?;
             feed::add_for_all(&mut *conn, Change::Everything)?;
-            Ok(UncommittedImport { imported, conn: Some(conn) })
+            Ok(UncommittedImport { imported, conn })
         })
         .await
     }
@@ -212,8 +208,8 @@ fn read(
 ) -> Result<Read, ImportError> {
     let (mut imported, mut so_far) = (Imported::default(), Progress::default());
     let mut named = HashSet::new();
-    // Of each guild: how many lines are about its members, and the first ones.
-    let mut of_members: HashMap<GuildId, (u64, Vec<u64>)> = HashMap::new();
+    // Of each guild: how many lines are about its members, and the first one.
+    let mut of_members: HashMap<GuildId, (u64, u64)> = HashMap::new();
     while let Some((number, line)) = lines.next()? {
         match parse(number, line) {
             Ok(None) => {}
@@ -223,11 +219,7 @@ fn read(
             }
             Ok(Some(record)) => {
                 so_far.records += 1;
-                let (count, first) = of_members.entry(record.guild().clone()).or_default();
-                *count += 1;
-                if first.len() < SHOWN {
-                    first.push(number);
-                }
+                of_members.entry(record.guild().clone()).or_insert((0, number)).0 += 1;
             }
             Err(reason) => imported.bad.add(number, reason),
         }
@@ -244,12 +236,10 @@ fn read(
     }
     imported.of_members = of_members.values().map(|(count, _)| count).sum();
     for guild in &unknown {
-        let (count, first) = &of_members[guild];
-        let reason = format!(
-            "guild {guild} is neither in the file nor in the store; `guildgate guild add {guild} --name NAME` adds it"
-        );
-        first.iter().for_each(|line| imported.bad.add(*line, reason.clone()));
-        imported.bad.total += count - first.len() as u64;
+        let (count, first) = of_members[guild];
+        let reason = format!("guild {guild} is neither in the file nor in the store (lines about it: {count})");
+        imported.bad.add(first, reason);
+        imported.bad.total += count - 1;
         so_far.records -= count;
         imported.of_members -= count;
     }
@@ -346,7 +336,7 @@ fn refuse_too_long(conn: &mut dyn Conn, guilds: &HashSet<GuildId>) -> Result<(),
         let who = |mut row: conn::Row| Ok((row.take::<GuildId>(0)?, row.take::<MemberId>(1)?));
         let found = found.into_iter().map(who).collect::<Result<Vec<_>, StoreError>>()?;
         if !found.is_empty() {
-            return Err(refusals::answers_too_long(kind, &found));
+            return Err(refusals::answer_too_long(kind, &found));
         }
     }
     Ok(())

@@ -115,4 +115,7 @@ pub enum StoreError {
     /// It is not known whether the write happened: its commit was sent, and no answer came.
     #[error("{0}")]
     Unknown(String),
+    /// As `Unknown`: the store does not answer.
+    #[error("{0}")]
+    Late(String),
 }

@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::StoreError;
-use super::conn::{Access, Conn};
+use super::conn::Conn;
+use super::{LIST, StoreError};
 use crate::clock::becomes_true;
 
 /// Jobs that may wait. A read takes microseconds where the file is in memory.
@@ -22,8 +22,8 @@ const QUEUE: usize = 16_384;
 /// How long closing waits for jobs that have begun, of which only a long list takes more than milliseconds.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Opens a connection to the store.
-pub(super) type Opener = Arc<dyn Fn(Access) -> Result<Box<dyn Conn>, StoreError> + Send + Sync>;
+/// Opens a connection to the store, whose statements the server ends after this time.
+pub(super) type Opener = Arc<dyn Fn(Duration) -> Result<Box<dyn Conn>, StoreError> + Send + Sync>;
 
 /// A job of the queue, which sends its own answer.
 type Job = Box<dyn FnOnce() + Send>;
@@ -101,7 +101,7 @@ impl Conns {
         let mut is_first = true;
         loop {
             let idle = self.idle.lock().pop();
-            let mut conn = idle.map_or_else(|| (self.opener)(Access::Read), Ok)?;
+            let mut conn = idle.map_or_else(|| (self.opener)(LIST), Ok)?;
             conn.set_deadline(until);
             let found = job(&mut *conn);
             if conn.is_usable() {

@@ -20,23 +20,6 @@ pub(crate) fn key(id: &str, secret: &[u8]) -> KeyRecord {
     }
 }
 
-pub(crate) async fn a_key_whose_id_has_a_nul_is_unknown(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    let (store, id) = (test.store(), "k\0");
-    let found = store.key(id).await;
-    assert!(matches!(found, Ok(None) | Err(StoreError::NotFound(_))), "{found:?}");
-    let unknown = [
-        store.revoke_key(id).await,
-        store.set_key(id, KeyChange::default()).await.map(drop),
-        store.rotate_key(id, Digest::of(b"two"), None, 0).await.map(drop),
-        store.reset_day(id, false).await,
-    ];
-    for answer in unknown {
-        assert!(matches!(answer, Err(StoreError::NotFound(_))), "{answer:?}");
-    }
-    assert_eq!(store.write_fault(), None);
-}
-
 pub(crate) async fn the_last_uses_of_many_keys_are_recorded(kind: Kind) {
     let test = TestStore::new(kind).await;
     test.add_guild(&guild("g")).await;

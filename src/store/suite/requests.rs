@@ -4,23 +4,6 @@
 use super::*;
 use crate::model::{MAX_MEMBER_NAME, REVIEW, WARN};
 
-pub(crate) async fn a_member_unknown_to_the_guild_has_nothing(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    let store = test.store();
-    test.add_guild(&guild("g")).await;
-    assert_eq!(store.points(&guild("g"), member(7)).await.unwrap(), 0);
-    assert_eq!(store.notes_of(&WARN, &guild("g"), member(7), 0).await.unwrap(), []);
-    assert_eq!(store.notes_of(&REVIEW, &guild("g"), member(7), 0).await.unwrap(), []);
-}
-
-pub(crate) async fn set_points_makes_the_member_named_by_its_id(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    let store = test.store();
-    test.add_guild(&guild("g")).await;
-    assert_eq!(store.set_points(&guild("g"), member(7), 5).await.unwrap(), "7");
-    assert_eq!(store.points(&guild("g"), member(7)).await.unwrap(), 5);
-}
-
 pub(crate) async fn points_may_be_any_signed_64_bit_number_of_the_largest_member(kind: Kind) {
     let test = TestStore::new(kind).await;
     let store = test.store();
@@ -81,14 +64,6 @@ pub(crate) async fn a_warn_is_hidden_from_the_second_of_its_expiry(kind: Kind) {
     assert_eq!(store.notes_of(&WARN, &guild("g"), member(7), 100).await.unwrap(), []);
 }
 
-pub(crate) async fn what_is_stored_is_one_line(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    let store = test.store();
-    test.add_guild(&guild("g")).await;
-    review(store, member(7), "two\r\nlines\u{85}").await;
-    assert_eq!(store.notes_of(&REVIEW, &guild("g"), member(7), 0).await.unwrap()[0].text, "two  lines ");
-}
-
 pub(crate) async fn a_members_name_is_at_most_64_kib_long(kind: Kind) {
     let test = TestStore::new(kind).await;
     let store = test.store();
@@ -107,7 +82,7 @@ pub(crate) async fn of_own_changes_only_points_are_not_reported(kind: Kind) {
     assert_eq!(others_changes(store).await, [Change::Directory]);
     store.set_points(&guild("g"), member(7), 5).await.unwrap();
     assert_eq!(others_changes(store).await, []);
-    store.hear_late_write();
+    store.writer.shared.renew_node();
     assert_eq!(others_changes(store).await, [], "what was read before");
     warn(store, member(7), 100).await;
     assert_eq!(others_changes(store).await, [Change::Member(member(7))]);
