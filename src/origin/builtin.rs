@@ -75,9 +75,7 @@ impl Builtin {
 fn fault(error: &StoreError, origin_request: &OriginRequest<'_>) -> Fault {
     let fault = match error {
         StoreError::GuildDeparted(_) => return Fault::GuildDeparted,
-        StoreError::Busy(_) | StoreError::Unreachable(_) | StoreError::Failed(_) => {
-            Fault::Unavailable { retry_after: 1 }
-        }
+        StoreError::Busy(_) | StoreError::Failed(_) => Fault::Unavailable { retry_after: 1 },
         StoreError::NotFound(_) | StoreError::Refused(_) | StoreError::Unknown(_) => Fault::NoUsableAnswer,
         StoreError::Late(_) => Fault::OriginTimeout,
     };

@@ -89,12 +89,6 @@ impl dyn Conn + '_ {
     }
 }
 
-impl std::fmt::Debug for dyn Conn {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Conn")
-    }
-}
-
 /// Parameters of a statement.
 macro_rules! values {
     ($($value:expr),* $(,)?) => { &[$($crate::store::conn::Value::from($value)),*] };
@@ -114,11 +108,8 @@ impl Row {
     /// A column's value, which is taken out of the row.
     pub(super) fn take<T: Column>(&mut self, at: usize) -> Result<T, StoreError> {
         let value = self.0.get_mut(at).map(|value| std::mem::replace(value, Value::Null));
-        value.and_then(T::of).ok_or_else(|| {
-            StoreError::Failed(format!(
-                "the store holds a value in column {at} of an answer that Guildgate never writes"
-            ))
-        })
+        let foreign = || StoreError::Failed("the store holds a value that Guildgate never writes".to_owned());
+        value.and_then(T::of).ok_or_else(foreign)
     }
 }
 

@@ -53,13 +53,15 @@ impl Store {
     /// So many guilds after the id `after`, by id.
     pub async fn guilds_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<GuildRecord>, StoreError> {
         let after = after.unwrap_or_default().to_owned();
-        self.list(move |conn| conn.rows(GUILDS, values![&*after, limit])?.into_iter().map(guild).collect()).await
+        self.lists
+            .run(LIST, move |conn| conn.rows(GUILDS, values![&*after, limit])?.into_iter().map(guild).collect())
+            .await
     }
 
     /// The guild of this id.
     pub async fn guild(&self, id: &GuildId) -> Result<Option<GuildRecord>, StoreError> {
         let id = id.clone();
-        self.list(move |conn| conn.row(GUILD, values![&id])?.map(guild).transpose()).await
+        self.lists.run(LIST, move |conn| conn.row(GUILD, values![&id])?.map(guild).transpose()).await
     }
 
     /// Every key, by id. It does not wait for lists of admins.
@@ -77,19 +79,22 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<KeyRecord>, StoreError> {
         let (guild, after) = (guild.cloned(), after.unwrap_or_default().to_owned());
-        self.list(move |conn| conn.rows(KEYS, values![&*after, guild.as_ref(), limit])?.into_iter().map(key).collect())
+        self.lists
+            .run(LIST, move |conn| {
+                conn.rows(KEYS, values![&*after, guild.as_ref(), limit])?.into_iter().map(key).collect()
+            })
             .await
     }
 
     /// The key of this id.
     pub async fn key(&self, id: &str) -> Result<Option<KeyRecord>, StoreError> {
         let id = id.to_owned();
-        self.list(move |conn| conn.row(KEY, values![&*id])?.map(key).transpose()).await
+        self.lists.run(LIST, move |conn| conn.row(KEY, values![&*id])?.map(key).transpose()).await
     }
 
     /// The key with this secret, also as the one before its last rotation.
     pub async fn key_of(&self, secret: Digest) -> Result<Option<KeyRecord>, StoreError> {
-        self.list(move |conn| conn.row(KEY_OF, values![&secret])?.map(key).transpose()).await
+        self.lists.run(LIST, move |conn| conn.row(KEY_OF, values![&secret])?.map(key).transpose()).await
     }
 
     /// Adds a guild. Refused: one that exists.

@@ -46,7 +46,7 @@ impl Store {
         conn.set_deadline(Instant::now() + WITHIN);
         conn.begin_snapshot()?;
         let of: Option<u64> = conn.row(COUNT, &[])?.map(|mut row| row.take(0)).transpose()?;
-        let so_far = Progress { phase: Phase::Writing, of, ..Progress::default() };
+        let so_far = Progress { records: 0, of };
         let mut writer = RecordWriter { to, progress, so_far, line: Vec::new() };
         (writer.progress)(so_far);
         let mut last = String::new();

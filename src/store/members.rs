@@ -58,11 +58,12 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<MemberRecord>, StoreError> {
         let (guild, after) = (guild.clone(), after.map_or(-1, MemberId::as_i64));
-        self.list(move |conn| {
-            let no = guild_number(conn, &guild)?;
-            conn.rows(MEMBERS, values![no, after, limit])?.into_iter().map(member_record).collect()
-        })
-        .await
+        self.lists
+            .run(LIST, move |conn| {
+                let no = guild_number(conn, &guild)?;
+                conn.rows(MEMBERS, values![no, after, limit])?.into_iter().map(member_record).collect()
+            })
+            .await
     }
 
     /// A member of a guild.
@@ -93,16 +94,17 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<(MemberId, Note)>, StoreError> {
         let guild = guild.clone();
-        self.list(move |conn| {
-            let no = guild_number(conn, &guild)?;
-            let note = |mut row: Row| {
-                let (id, author, text, number) = (row.take(1)?, row.take(2)?, row.take(3)?, row.take(4)?);
-                Ok((row.take(0)?, Note { id, author, text, number }))
-            };
-            let rows = conn.rows(NOTES, values![no, kind.code, of, after.unwrap_or(-1), limit])?;
-            rows.into_iter().map(note).collect()
-        })
-        .await
+        self.lists
+            .run(LIST, move |conn| {
+                let no = guild_number(conn, &guild)?;
+                let note = |mut row: Row| {
+                    let (id, author, text, number) = (row.take(1)?, row.take(2)?, row.take(3)?, row.take(4)?);
+                    Ok((row.take(0)?, Note { id, author, text, number }))
+                };
+                let rows = conn.rows(NOTES, values![no, kind.code, of, after.unwrap_or(-1), limit])?;
+                rows.into_iter().map(note).collect()
+            })
+            .await
     }
 
     /// A guild's note of this kind and id.

@@ -37,7 +37,7 @@ use workers::{Opener, Workers};
 use writer::Writer;
 
 pub use export::ExportError;
-pub use import::{BadLine, BadLines, ImportError, Imported, Mode, Phase, Progress, SHOWN, UncommittedImport};
+pub use import::{BadLine, BadLines, ImportError, Imported, Mode, Progress, SHOWN, UncommittedImport};
 pub use postgres::any_certificate;
 pub use record::Record;
 pub use records::*;
@@ -103,20 +103,25 @@ impl Store {
     pub async fn open(at: &StoreAt, if_missing: IfMissing) -> Result<Arc<Self>, StoreError> {
         let at = at.clone();
         let store = blocking(move || {
-            let (opener, readers, is_new) = match &at {
+            let (opener, readers, location, is_new) = match &at {
                 StoreAt::Sqlite(path) => {
                     let (path, file, is_new) = sqlite::prepare(path, if_missing)?;
-                    (Arc::new(move |_| sqlite::open(&path, file)) as Opener, sqlite::READERS, is_new)
+                    let location = path.display().to_string();
+                    (Arc::new(move |_| sqlite::open(&path, file)) as Opener, sqlite::READERS, location, is_new)
                 }
                 StoreAt::Postgres(at) => {
-                    let is_new = postgres::prepare(at, if_missing)?;
-                    let at = at.clone();
-                    (Arc::new(move |longest| postgres::open(&at, longest)) as Opener, postgres::READERS, is_new)
+                    let (at, is_new) = (at.clone(), postgres::prepare(at, if_missing)?);
+                    let location = at.to_string();
+                    (
+                        Arc::new(move |longest| postgres::open(&at, longest)) as Opener,
+                        postgres::READERS,
+                        location,
+                        is_new,
+                    )
                 }
             };
-            let location = location(&at);
-            let writer = Writer::start(&opener, &location)?;
-            let start = |name, count| Workers::start(name, count, &opener, &location);
+            let writer = Writer::start(&opener)?;
+            let start = |name, count| Workers::start(name, count, &opener);
             let (readers, lists, feed) =
                 (start("store-reader", readers)?, start("store-lists", 1)?, start("store-feed", 1)?);
             Ok::<_, StoreError>(Arc::new(Store { readers, lists, feed, writer, opener, location, is_new }))
@@ -168,22 +173,6 @@ impl Store {
         self.writer.ended().await;
     }
 
-    /// Reads for a caller. `read` runs a second time if its connection had ended.
-    async fn read<T: Send + 'static>(
-        &self,
-        read: impl Fn(&mut dyn Conn) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.readers.run(READ, read).await
-    }
-
-    /// As [`Store::read`], for a list that may be long.
-    async fn list<T: Send + 'static>(
-        &self,
-        read: impl Fn(&mut dyn Conn) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.lists.run(LIST, read).await
-    }
-
     /// Changes what `change` says, or nothing where `work` fails, or where its caller stops waiting before it begins.
     async fn write<T: Send + 'static>(
         &self,
@@ -217,14 +206,6 @@ impl Store {
 /// The number of the newest of these migrations.
 fn newest_version(migrations: &refinery::Runner) -> i64 {
     migrations.get_migrations().iter().map(|m| i64::from(m.version())).max().unwrap_or(0)
-}
-
-/// Where a store is, as messages name it.
-fn location(at: &StoreAt) -> String {
-    match at {
-        StoreAt::Sqlite(path) => std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string(),
-        StoreAt::Postgres(at) => at.to_string(),
-    }
 }
 
 /// Runs `work` on a thread where it may block. If this is dropped, `work` goes on, and its result is dropped.

@@ -39,11 +39,10 @@ pub(super) struct Workers {
     queue: Option<Sender<Job>>,
     conns: Arc<Conns>,
     threads: Vec<thread::JoinHandle<()>>,
-    location: String,
 }
 
 impl Workers {
-    pub(super) fn start(name: &str, count: usize, opener: &Opener, location: &str) -> Result<Self, StoreError> {
+    pub(super) fn start(name: &str, count: usize, opener: &Opener) -> Result<Self, StoreError> {
         let (queue, jobs) = bounded::<Job>(QUEUE);
         let conns = Arc::new(Conns { opener: opener.clone(), idle: Mutex::default() });
         let start = |_| {
@@ -54,7 +53,7 @@ impl Workers {
         };
         let threads = (0..count).map(start).collect::<Result<_, _>>();
         let threads = threads.map_err(|e| StoreError::Failed(format!("no thread for the store's reads: {e}")))?;
-        Ok(Workers { queue: Some(queue), conns, threads, location: location.to_owned() })
+        Ok(Workers { queue: Some(queue), conns, threads })
     }
 
     /// Runs `job`, and gives up after `within`. It is not begun if nobody waits for it any more, and runs a second time if
@@ -73,18 +72,12 @@ impl Workers {
         });
         let ended = || StoreError::Failed("a read of the store ended midway by a defect".to_owned());
         self.queue.as_ref().ok_or_else(ended)?.try_send(job).map_err(|error| match error {
-            TrySendError::Full(_) => StoreError::Busy(format!("{}: {QUEUE} reads wait already", self.location)),
+            TrySendError::Full(_) => StoreError::Busy(format!("{QUEUE} reads wait already")),
             TrySendError::Disconnected(_) => ended(),
         })?;
-        match timeout(within, answered).await {
-            Ok(answer) => answer.unwrap_or_else(|_| Err(ended())),
-            Err(_) => {
-                let location = &self.location;
-                Err(StoreError::Failed(format!(
-                    "{location} could not be read within {within:?}; check its disk or server"
-                )))
-            }
-        }
+        let silent =
+            || StoreError::Failed(format!("the store could not be read within {within:?}; check its disk or server"));
+        timeout(within, answered).await.map_err(|_| silent())?.unwrap_or_else(|_| Err(ended()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Group commit: one thread writes. It takes the writes that are queued, runs all of them in one transaction with one
 //! sync of the disk, and answers each caller after the commit.
 //!
-//! Until its commit is sent, a group that failed has written nothing ([`StoreError::Busy`], [`StoreError::Unreachable`],
+//! Until its commit is sent, a group that failed has written nothing ([`StoreError::Busy`],
 //! [`StoreError::Failed`]). A commit that fails may have happened ([`StoreError::Unknown`]): then the connection is opened
 //! anew, and nothing is acknowledged before [`Conn::recover`] has succeeded.
 //!
@@ -16,7 +16,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use super::conn::Conn;
@@ -24,7 +24,7 @@ use super::feed::{self, Changes};
 use super::requests::set_points;
 use super::workers::Opener;
 use super::{Change, GuildId, LIST, MemberId, StoreError};
-use crate::clock::becomes_true;
+use crate::clock::{AlignedTimer, becomes_true};
 
 /// Jobs that may wait. At the 50,000 writes a second that a disk does in groups this is a third of a second; a longer
 /// queue would only answer later, and hold more memory.
@@ -51,13 +51,15 @@ const ANSWER: Duration = Duration::from_millis(500);
 /// How long a commit may take at a server whose disk is slow.
 const COMMIT: Duration = Duration::from_secs(2);
 
+/// How often it is looked whether the thread has ended.
+const LOOKED_AT_EVERY: Duration = Duration::from_millis(250);
+
 /// How long closing waits for the writes that are queued: their lock, and their commit.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
 
 /// What the writer shares with those who read.
 #[derive(Debug)]
 pub(super) struct Shared {
-    location: String,
     /// Marks this store's own points in the change feed; drawn at random.
     node: AtomicI64,
     /// Why the last write failed, if it did and none has succeeded since.
@@ -78,21 +80,18 @@ impl Shared {
 
     /// Records whether the store can be written to, and logs it when that changes.
     fn set_fault(&self, fault: Option<String>) {
-        let (location, mut now) = (&self.location, self.fault.lock());
+        let mut now = self.fault.lock();
         match (&*now, &fault) {
-            (None, Some(why)) => tracing::error!("{location} cannot be written to: {why}"),
-            (Some(_), None) => tracing::info!("{location} can be written to again"),
+            (None, Some(why)) => tracing::error!("the store cannot be written to: {why}"),
+            (Some(_), None) => tracing::info!("the store can be written to again"),
             _ => {}
         }
         *now = fault;
     }
+}
 
-    fn not_begun(&self) -> StoreError {
-        StoreError::Busy(format!(
-            "{} could not be written to within {BEGINS_WITHIN:?}, because another write holds it; nothing was written",
-            self.location
-        ))
-    }
+fn not_begun() -> StoreError {
+    StoreError::Busy(format!("it could not be written to within {BEGINS_WITHIN:?}, and nothing was written; try again"))
 }
 
 /// Sends jobs to the thread. Dropping it lets the thread finish its queue, and waits for that.
@@ -100,8 +99,6 @@ impl Shared {
 pub(super) struct Writer {
     queue: Option<SyncSender<Job>>,
     thread: JoinHandle<()>,
-    /// Closed when the thread has ended, in whatever way.
-    alive: watch::Receiver<()>,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -128,11 +125,10 @@ type Run = dyn Fn(&mut dyn Conn) -> Result<(Made, Option<Change>), StoreError> +
 type Made = Box<dyn Any + Send>;
 
 impl Writer {
-    pub(super) fn start(opener: &Opener, location: &str) -> Result<Self, StoreError> {
+    pub(super) fn start(opener: &Opener) -> Result<Self, StoreError> {
         let node =
             getrandom::u64().map_err(|e| StoreError::Failed(format!("the system gives no random number: {e}")))?;
         let shared = Arc::new(Shared {
-            location: location.to_owned(),
             node: AtomicI64::new(node.cast_signed()),
             fault: Mutex::new(None),
             committed: Notify::new(),
@@ -140,20 +136,17 @@ impl Writer {
         let (queue, jobs) = mpsc::sync_channel(QUEUE);
         let (opener, shared_there) = (opener.clone(), shared.clone());
         let mut thread = Thread { jobs, conn: None, must_recover: false, opener, shared: shared_there };
-        let (ends_with_thread, alive) = watch::channel(());
-        let run = move || {
-            let _alive = ends_with_thread;
-            thread.run();
-        };
-        let thread = thread::Builder::new().name("store-writer".to_owned()).spawn(run);
+        let thread = thread::Builder::new().name("store-writer".to_owned()).spawn(move || thread.run());
         let thread = thread.map_err(|e| StoreError::Failed(format!("no thread for the store's writer: {e}")))?;
-        Ok(Writer { queue: Some(queue), thread, alive, shared })
+        Ok(Writer { queue: Some(queue), thread, shared })
     }
 
     /// Waits until the thread has ended: nothing is written any more.
     pub(super) async fn ended(&self) {
-        let mut alive = self.alive.clone();
-        while alive.changed().await.is_ok() {}
+        let timer = AlignedTimer::new();
+        while !self.thread.is_finished() {
+            timer.next_multiple_of(LOOKED_AT_EVERY).await;
+        }
     }
 
     /// Queues a write of points, and waits until it is committed. Answers the member's name. If the caller stops waiting
@@ -182,8 +175,7 @@ impl Writer {
         })?;
         let Ok(answered) = timeout(ANSWERED_WITHIN, answered).await else {
             self.shared.renew_node();
-            let location = &self.shared.location;
-            return Err(StoreError::Late(format!("{location} did not answer a write in time; check its disk")));
+            return Err(StoreError::Late("the store did not answer a write in time; check its disk".to_owned()));
         };
         let lost =
             || StoreError::Unknown("the store's writer has stopped; what it was writing may be stored".to_owned());
@@ -230,7 +222,7 @@ impl Thread {
             group.extend(self.jobs.try_iter().take(GROUP.saturating_sub(group.len())));
             let now = Instant::now();
             for job in group.extract_if(.., |job| job.queued + BEGINS_WITHIN <= now) {
-                job.answer(Err(self.shared.not_begun()));
+                job.answer(Err(not_begun()));
             }
             let Some(first) = group.iter().map(|job| job.queued).min() else { return };
             let committed = self.commit(group, first + BEGINS_WITHIN);
@@ -287,7 +279,7 @@ impl Thread {
     /// Everything of a transaction but its begin and commit. Returns whether this process reads of what was changed.
     fn write(&self, conn: &mut dyn Conn, group: &mut Vec<Job>, until: Instant) -> Result<bool, StoreError> {
         if Instant::now() >= until {
-            return Err(self.shared.not_begun());
+            return Err(not_begun());
         }
         // Read first, so that `renew_node` counts for all jobs whose callers stop waiting meanwhile.
         let node = self.shared.node();
@@ -323,7 +315,7 @@ fn run(conn: &mut dyn Conn, work: &Run, changes: &mut Changes) -> Result<Result<
         let undone = conn.batch("ROLLBACK TO job");
         // Where that fails, the connection or the whole transaction did, and not this job alone.
         match error {
-            StoreError::Busy(_) | StoreError::Unreachable(_) => return Err(error.clone()),
+            StoreError::Busy(_) => return Err(error.clone()),
             StoreError::Failed(_) => undone.map_err(|_| error.clone())?,
             _ => undone?,
         }

@@ -152,11 +152,6 @@ impl Fault {
         matches!(self, Fault::NoUsableAnswer | Fault::Unavailable { .. } | Fault::OriginTimeout)
     }
 
-    /// The spec's own refusals that an origin may answer with (02 to 05), by code.
-    pub fn from_origin(code: u8) -> Option<Fault> {
-        Fault::of_code(code).filter(|_| (2..=5).contains(&code))
-    }
-
     /// The whole line, `<code> | <message>`.
     pub fn line(self, wording: &Wording) -> String {
         let seconds = self.retry_after().map(|seconds| seconds.to_string());

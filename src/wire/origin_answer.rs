@@ -56,7 +56,7 @@ pub fn parse_origin_answer(
 fn refusal(text: &str) -> Option<Fault> {
     let (code, _) = text.split_once(" | ")?;
     match code.as_bytes() {
-        [b'0', digit @ b'2'..=b'5'] => Fault::from_origin(digit - b'0'),
+        [b'0', digit @ b'2'..=b'5'] => Fault::of_code(digit - b'0'),
         _ => None,
     }
 }
@@ -119,7 +119,7 @@ mod tests {
         fn a_refusal_rendered_here_is_read_as_the_same_by_the_next_gateway(
             code in 2u8..=5, status in 100u16..600, service_name in "[ -~]{0,20}", newline: bool,
         ) {
-            let fault = Fault::from_origin(code).unwrap();
+            let fault = Fault::of_code(code).unwrap();
             let wording = super::super::Wording { service_name, key_command: String::new() };
             let line = fault.line(&wording) + if newline { "\n" } else { "" };
             for operation in Operation::ALL {

@@ -8,7 +8,7 @@ use std::fmt;
 const MAX: usize = 64;
 
 /// 128 random bits as 32 hexadecimal digits, or what a trusted proxy sent.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestId {
     length: u8,
     /// Zero behind `length`.
@@ -46,12 +46,6 @@ impl RequestId {
 impl fmt::Display for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.as_bytes().iter().try_for_each(|b| fmt::Write::write_char(f, char::from(*b)))
-    }
-}
-
-impl fmt::Debug for RequestId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

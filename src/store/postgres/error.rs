@@ -10,15 +10,12 @@ use crate::store::StoreError;
 /// An error of a call that was no commit: nothing was written.
 pub(super) fn of(error: &Error, location: &str) -> StoreError {
     let line = format!("{location}: {}", line(error));
-    if ends_session(error) {
-        return StoreError::Unreachable(line);
-    }
     if is_temporary(error) { StoreError::Busy(line) } else { StoreError::Failed(line) }
 }
 
 /// No connection could be made.
 pub(super) fn not_connected(location: &str, why: &str) -> StoreError {
-    StoreError::Unreachable(format!(
+    StoreError::Failed(format!(
         "cannot connect to PostgreSQL at {location}: {why}; check that the server runs and lets this user in, and what \
          origin.store says"
     ))

@@ -161,11 +161,9 @@ impl PgConn {
             .keepalives_retries(3)
             .tcp_user_timeout(Duration::from_secs(5));
         let connected = runtime.block_on(async { timeout_at(deadline.into(), config.connect(tls)).await });
-        let (client, connection) = match connected {
-            Ok(Ok(connected)) => connected,
-            Ok(Err(e)) => return Err(error::not_connected(&location, &error::line(&e))),
-            Err(_) => return Err(error::not_connected(&location, "it did not answer in time")),
-        };
+        let silent = |_| "it did not answer in time".to_owned();
+        let connected = connected.map_err(silent).and_then(|connected| connected.map_err(|e| error::line(&e)));
+        let (client, connection) = connected.map_err(|why| error::not_connected(&location, &why))?;
         runtime.spawn(connection);
         let (runtime, statements) = (Some(runtime), HashMap::new());
         let mut conn =
@@ -200,7 +198,7 @@ impl PgConn {
         let called = async { timeout_at((*deadline).into(), call(client, statements)).await };
         let Some(Ok(called)) = runtime.as_ref().map(|runtime| runtime.block_on(called)) else {
             self.is_broken = true;
-            return Err(StoreError::Unreachable(format!("{} did not answer in time; try again", self.location)));
+            return Err(StoreError::Failed(format!("{} did not answer in time; try again", self.location)));
         };
         called.map_err(|e| {
             self.is_broken |= error::ends_session(&e);

@@ -110,7 +110,7 @@ pub(crate) fn refused<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> Stri
 
 pub(crate) fn failed<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> String {
     match answer {
-        Err(StoreError::Failed(why) | StoreError::Unreachable(why)) => why,
+        Err(StoreError::Failed(why)) => why,
         other => panic!("not failed: {other:?}"),
     }
 }

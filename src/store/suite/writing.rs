@@ -136,7 +136,7 @@ pub(crate) async fn a_write_that_could_not_begin_within_a_second_because_the_sto
         let _ = hangs.lock().recv(); // until the other end is dropped
         opener(longest)
     });
-    let (writer, g) = (Writer::start(&hanging, "here").unwrap(), guild("g"));
+    let (writer, g) = (Writer::start(&hanging).unwrap(), guild("g"));
     let name = |conn: &mut dyn Conn| conn.batch("UPDATE guild SET name = 'late'").map(|()| ((), None));
     let (points, other, ()) = tokio::join!(writer.set_points(g.clone(), member(7), 5), writer.run(name), async {
         tokio::time::sleep(Duration::from_millis(1100)).await;
