@@ -96,11 +96,9 @@ pub fn restore(from: &Path, store: &Path) -> Result<Restored, StoreError> {
     if is_same_file(from, &target) {
         return Err(StoreError::Refused(format!("{} is the store itself; name a backup of it", from.display())));
     }
-    let from_shown = from.display();
     if let Some(flaw) = verify(from)?.flaws.first() {
-        return Err(StoreError::Failed(format!(
-            "{from_shown} is not sound: {flaw}; nothing was changed, take another backup (`guildgate store verify` checks one)"
-        )));
+        let from = from.display();
+        return Err(StoreError::Failed(format!("{from} is not sound: {flaw}; nothing was changed, take another one")));
     }
     let failed = |e: io::Error| StoreError::Failed(format!("{} cannot be restored: {e}", target.display()));
     let present = fs::metadata(&target).ok();

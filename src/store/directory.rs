@@ -186,9 +186,7 @@ impl Store {
             let found = conn.row("SELECT expires FROM key WHERE id = $1", values![&*id])?;
             let expires: Option<i64> = found.ok_or_else(|| refusals::unknown_key(&id))?.take(0)?;
             if expires.is_some_and(|expires| expires <= now) {
-                return Err(StoreError::Refused(format!(
-                    "key {id} has expired; `guildgate key set {id} --expires 90d` mends that"
-                )));
+                return Err(StoreError::Refused(format!("key {id} has expired; see `guildgate key set {id}`")));
             }
             refuse_taken(conn, &digest)?;
             conn.execute(ROTATE_KEY, values![&*id, &digest, until])?;
@@ -247,9 +245,7 @@ pub(super) fn guild_number(conn: &mut dyn Conn, guild: &GuildId) -> Result<i64, 
 /// Refuses a digest that a key has, as its secret or as its previous one.
 fn refuse_taken(conn: &mut dyn Conn, digest: &Digest) -> Result<(), StoreError> {
     let owner = conn.row(KEY_OF, values![digest])?.map(|mut row| row.take::<String>(0)).transpose()?;
-    owner.map_or(Ok(()), |id| {
-        Err(StoreError::Refused(format!("the secret is that of key {id} already; make another one")))
-    })
+    owner.map_or(Ok(()), |id| Err(StoreError::Refused(format!("key {id} has this secret already"))))
 }
 
 fn exists(what: &str, id: &str) -> StoreError {

@@ -118,7 +118,6 @@ impl Store {
 }
 
 fn read(conn: &mut dyn Conn, shared: &Shared) -> Result<Vec<Change>, StoreError> {
-    conn.check()?;
     if let Some(last) = *conn.feed_position()
         && let Some((changes, last)) = read_since(conn, last, shared)?
     {

@@ -172,9 +172,7 @@ impl Store {
             let owner = owner(conn, kind, no, id)?;
             if let Some(other) = owner.filter(|owner| *owner != member) {
                 let what = kind.name;
-                return Err(StoreError::Refused(format!(
-                    "{what} {id} of guild {guild} is member {other}'s; use another id"
-                )));
+                return Err(StoreError::Refused(format!("{what} {id} of {guild} is member {other}'s")));
             }
             conn.execute(PUT_NOTE, values![no, kind.code, id, member, &*note.author, &*note.text, note.number])?;
             let alive = if kind.expires() { Clock::system().unix() } else { i64::MIN };

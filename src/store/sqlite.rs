@@ -107,7 +107,7 @@ pub(super) fn leave_wal(conn: &Connection) -> rusqlite::Result<()> {
 pub(super) fn state(path: &Path) -> Result<StoreState, StoreError> {
     let path = &std::path::absolute(path).map_err(|e| of_io(path, &e))?;
     match fs::metadata(path) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(StoreState::Missing),
+        Err(e) if e.kind() == ErrorKind::NotFound && !path.is_symlink() => return Ok(StoreState::Missing),
         _ => must_exist(path)?,
     }
     let schema = inspect(&read_unchanged(path)?, path)?;
@@ -173,7 +173,8 @@ pub fn must_exist(path: &Path) -> Result<(), StoreError> {
     match fs::metadata(path) {
         Ok(file) if file.is_file() => Ok(()),
         Ok(_) => Err(StoreError::Failed(format!("{} is not a file; name a file for the store", path.display()))),
-        Err(e) if e.kind() == ErrorKind::NotFound => Err(refusals::no_store(path.display())),
+        // Where a link leads to nothing, it is unknown which store was meant.
+        Err(e) if e.kind() == ErrorKind::NotFound && !path.is_symlink() => Err(refusals::no_store(path.display())),
         Err(e) => Err(of_io(path, &e)),
     }
 }

@@ -75,8 +75,7 @@ impl Workers {
             TrySendError::Full(_) => StoreError::Busy(format!("{QUEUE} reads wait already")),
             TrySendError::Disconnected(_) => ended(),
         })?;
-        let silent =
-            || StoreError::Failed(format!("the store could not be read within {within:?}; check its disk or server"));
+        let silent = || StoreError::Failed("the store was not read in time; check its disk or server".to_owned());
         timeout(within, answered).await.map_err(|_| silent())?.unwrap_or_else(|_| Err(ended()))
     }
 }
@@ -96,7 +95,7 @@ impl Conns {
             let idle = self.idle.lock().pop();
             let mut conn = idle.map_or_else(|| (self.opener)(LIST), Ok)?;
             conn.set_deadline(until);
-            let found = job(&mut *conn);
+            let found = conn.check().and_then(|()| job(&mut *conn));
             if conn.is_usable() {
                 self.idle.lock().push(conn);
             } else if found.is_err() && std::mem::take(&mut is_first) && Instant::now() < until {

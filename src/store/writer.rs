@@ -126,8 +126,7 @@ type Made = Box<dyn Any + Send>;
 
 impl Writer {
     pub(super) fn start(opener: &Opener) -> Result<Self, StoreError> {
-        let node =
-            getrandom::u64().map_err(|e| StoreError::Failed(format!("the system gives no random number: {e}")))?;
+        let node = getrandom::u64().map_err(|e| StoreError::Failed(format!("no random number: {e}")))?;
         let shared = Arc::new(Shared {
             node: AtomicI64::new(node.cast_signed()),
             fault: Mutex::new(None),
@@ -177,8 +176,7 @@ impl Writer {
             self.shared.renew_node();
             return Err(StoreError::Late("the store did not answer a write in time; check its disk".to_owned()));
         };
-        let lost =
-            || StoreError::Unknown("the store's writer has stopped; what it was writing may be stored".to_owned());
+        let lost = || StoreError::Unknown("the store's writer has stopped; the write may be stored".to_owned());
         answered.map_err(|_| lost())??.downcast().map(|made| *made).map_err(|_| lost())
     }
 }

@@ -167,34 +167,4 @@ async fn a_signal_to_an_import_that_is_being_applied_leaves_the_store_as_it_was_
     }
 }
 
-#[tokio::test]
-async fn a_signal_after_the_commit_is_too_late_and_the_outcome_is_printed() {
-    let world = World::plain();
-    world.run(&["guild", "add", GUILD, "--name", "Day Watch"]).done();
-    world.write("in.jsonl", format!("{{\"guild\":\"{GUILD}\",\"name\":\"Night Watch\"}}\n"));
-    // Stdout is a full pipe, so that the outcome cannot be printed yet.
-    let (mut output, mut stdout) = std::io::pipe().unwrap();
-    nix::fcntl::fcntl(&stdout, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
-    let mut filled = 0;
-    while let Ok(taken) = stdout.write(&[b'.'; 4096]) {
-        filled += taken;
-    }
-    nix::fcntl::fcntl(&stdout, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty())).unwrap();
-    let mut import = world.command(&["import", "in.jsonl"]).stdout(stdout).spawn().unwrap();
-    let id = nix::unistd::Pid::from_raw(i32::try_from(import.id()).unwrap());
-    let there = async || world.run(&["export", "-"]).done().stdout.contains("Night Watch");
-    eventually(PATIENCE, "it is imported", there).await;
-    for _ in 0..10 {
-        for signal in SIGNALS {
-            nix::sys::signal::kill(id, signal).unwrap();
-        }
-        world.run(&["guild", "list"]).done(); // gives it time to receive them
-    }
-    let mut said = vec![0; filled];
-    std::io::Read::read_exact(&mut output, &mut said).unwrap();
-    said.clear();
-    std::io::Read::read_to_end(&mut output, &mut said).unwrap();
-    assert_eq!((import.wait().unwrap().code(), &*String::from_utf8_lossy(&said)), (Some(0), "1 records imported\n"));
-}
-
 on_both_stores!(a_signal_to_an_import_ends_it_with_a_line_and_nothing_is_imported_or_left);

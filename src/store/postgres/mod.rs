@@ -106,10 +106,10 @@ pub(super) fn state(at: &PostgresAt) -> Result<StoreState, StoreError> {
 fn version(conn: &mut PgConn, at: &PostgresAt) -> Result<i64, StoreError> {
     let table = format!("{SCHEMA}.refinery_schema_history");
     let conn: &mut dyn Conn = conn;
-    let (has_table, newest) = (conn.row("SELECT to_regclass($1) IS NOT NULL", values![&*table])?, newest());
-    if !has_table.map_or(Ok(false), |mut row| row.take(0))? {
+    if conn.rows("SELECT 1 WHERE to_regclass($1) IS NOT NULL", values![&*table])?.is_empty() {
         return Ok(0);
     }
+    let newest = newest();
     let found = conn.row(&format!("SELECT CAST(max(version) AS bigint) FROM {table}"), &[])?;
     let found = found.map_or(Ok(None), |mut row| row.take(0))?.unwrap_or(0);
     if found > newest { Err(refusals::newer(at, found, newest)) } else { Ok(found) }
@@ -286,7 +286,6 @@ impl Conn for PgConn {
 fn row_of(row: &tokio_postgres::Row) -> Result<Row, Error> {
     let value = |at: usize, kind: &Type| {
         Ok(match *kind {
-            Type::BOOL => row.try_get::<_, Option<bool>>(at)?.into(),
             Type::INT4 => row.try_get::<_, Option<i32>>(at)?.map(i64::from).into(),
             Type::INT8 => row.try_get::<_, Option<i64>>(at)?.into(),
             Type::BYTEA => {

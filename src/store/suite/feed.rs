@@ -4,8 +4,7 @@
 use super::*;
 
 pub(crate) async fn two_openings_of_a_store_see_each_others_data_and_changes(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    test.add_guild(&guild("g")).await;
+    let test = TestStore::with_guild(kind).await;
     let second = test.open_second().await;
     test.store().set_points(&guild("g"), member(7), 5).await.unwrap();
     assert_eq!(second.points(&guild("g"), member(7)).await.unwrap(), 5);
@@ -55,8 +54,7 @@ pub(crate) async fn a_follower_that_missed_pruned_changes_reads_everything_once(
 }
 
 pub(crate) async fn a_store_restored_to_an_earlier_state_reads_as_everything(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    test.add_guild(&guild("g")).await;
+    let test = TestStore::with_guild(kind).await;
     let second = test.open_second().await;
     warn(test.store(), member(7), 100).await;
     assert_eq!(others_changes(&second).await, [Change::Member(member(7))]);
@@ -67,8 +65,7 @@ pub(crate) async fn a_store_restored_to_an_earlier_state_reads_as_everything(kin
 }
 
 pub(crate) async fn two_nodes_that_write_at_once_number_their_changes_without_a_gap(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    test.add_guild(&guild("g")).await;
+    let test = TestStore::with_guild(kind).await;
     let (first, second, follower) = (test.store().clone(), test.open_second().await, test.open_second().await);
     let write = |store: Arc<Store>, from: u64| async move {
         for id in from..from + 50 {

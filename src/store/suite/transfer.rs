@@ -32,7 +32,11 @@ async fn import(test: &TestStore, text: impl AsRef<[u8]>, mode: Mode) -> Result<
 }
 
 async fn export(test: &TestStore) -> String {
-    let store = test.store().clone();
+    exported(test.store()).await
+}
+
+pub(crate) async fn exported(store: &Arc<Store>) -> String {
+    let store = store.clone();
     let export = move || {
         let mut out = Vec::new();
         store.export(&mut out, &mut |_| {}).unwrap();
@@ -248,20 +252,8 @@ pub(crate) async fn an_import_that_is_dropped_leaves_nothing(kind: Kind) {
     assert_eq!(export(&test).await, "{\"guild\":\"g\",\"name\":\"A guild\"}\n");
 }
 
-pub(crate) async fn an_import_keeps_that_a_guild_has_departed(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    let watch = guild("81384788765712384");
-    test.store().add_guild(&watch, "Old").await.unwrap();
-    test.store().set_guild(&watch, None, Some(true)).await.unwrap();
-    import(&test, SAMPLE, Mode::AllOrNothing).await.unwrap();
-    let guilds = test.store().guilds().await.unwrap();
-    assert_eq!((guilds[0].name.as_str(), guilds[0].departed), ("Night Watch", true));
-    is_departed(test.store().points(&watch, member(190_551_803_669_118_976)).await);
-}
-
 pub(crate) async fn an_import_of_longer_answers_than_a_mebibyte_is_refused_and_names_the_members(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    test.add_guild(&guild("g")).await;
+    let test = TestStore::with_guild(kind).await;
     for (number, note) in NOTE_KINDS.into_iter().map(|note| if note.expires() { (i64::MAX, note) } else { (5, note) }) {
         let line = |id: i64, bytes: usize| {
             let text = "x".repeat(bytes);

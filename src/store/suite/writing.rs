@@ -32,8 +32,7 @@ impl Holder {
 }
 
 pub(crate) async fn many_writes_at_once_are_all_answered_and_durable(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    test.add_guild(&guild("g")).await;
+    let test = TestStore::with_guild(kind).await;
     let write = |id: u64| {
         let store = test.store().clone();
         // Two to each member: the later one counts.
@@ -55,8 +54,7 @@ pub(crate) async fn many_writes_at_once_are_all_answered_and_durable(kind: Kind)
 }
 
 pub(crate) async fn a_refused_write_does_not_affect_others_of_its_group(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    test.add_guild(&guild("g")).await;
+    let test = TestStore::with_guild(kind).await;
     let (store, g) = (test.store(), guild("g"));
     let held = hold(&test).await;
     let long = Note { id: 1, author: "Mod".into(), text: "x".repeat(1 << 20), number: i64::MAX };
@@ -85,8 +83,7 @@ pub(crate) async fn a_refused_write_does_not_affect_others_of_its_group(kind: Ki
 }
 
 pub(crate) async fn a_store_held_by_another_is_busy_after_a_second_and_nothing_is_written(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    test.add_guild(&guild("g")).await;
+    let test = TestStore::with_guild(kind).await;
     let held = hold(&test).await;
     let answer = test.store().set_points(&guild("g"), member(7), 5).await;
     assert!(matches!(answer, Err(StoreError::Busy(_))), "{answer:?}");
@@ -128,8 +125,7 @@ pub(crate) async fn a_guild_is_removed_while_others_hold_it_for_seconds_and_add_
 pub(crate) async fn a_write_that_could_not_begin_within_a_second_because_the_store_hung_is_refused_and_never_written(
     kind: Kind,
 ) {
-    let test = TestStore::new(kind).await;
-    test.add_guild(&guild("g")).await;
+    let test = TestStore::with_guild(kind).await;
     let (goes_on, hangs) = std::sync::mpsc::channel::<()>();
     let (opener, hangs) = (test.store().opener.clone(), parking_lot::Mutex::new(hangs));
     let hanging: Opener = Arc::new(move |longest| {
@@ -149,9 +145,8 @@ pub(crate) async fn a_write_that_could_not_begin_within_a_second_because_the_sto
 }
 
 pub(crate) async fn a_write_whose_caller_has_gone_before_it_begins_is_not_written(kind: Kind) {
-    let test = TestStore::new(kind).await;
+    let test = TestStore::with_guild(kind).await;
     let (store, g) = (test.store(), guild("g"));
-    test.add_guild(&g).await;
     let held = hold(&test).await;
     for id in 0..20 {
         let mut write = Box::pin(store.set_points(&g, member(id), 1));
