@@ -13,7 +13,7 @@ use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_
 use futures_util::future::join_all;
 use guildgate::config::StoreAt;
 use guildgate::model::{GuildId, MemberId, WARN};
-use guildgate::store::{IfMissing, Mode, Phase, Store};
+use guildgate::store::{IfMissing, Mode, Store};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
@@ -110,7 +110,7 @@ fn import_once(folder: &Path, file: &Path) -> Duration {
     let imported = runtime.block_on(async {
         let open = move || File::open(&file).map(|file| BufReader::with_capacity(1 << 18, file));
         let import = store.import(open, Mode::AllOrNothing, move |p| {
-            if p.phase == Phase::Applying {
+            if p.of.is_some() {
                 applies.get_or_init(|| start.elapsed());
             }
         });

@@ -120,7 +120,7 @@ impl From<StoreError> for Problem {
         match error {
             StoreError::GuildDeparted(_) | StoreError::NotFound(_) => Problem::not_found(detail),
             StoreError::Refused(_) => Problem::conflict(detail),
-            StoreError::Busy(_) | StoreError::Unreachable(_) | StoreError::Failed(_) | StoreError::Unknown(_) => {
+            StoreError::Busy(_) | StoreError::Failed(_) | StoreError::Unknown(_) | StoreError::Late(_) => {
                 Problem::unavailable(detail, 1)
             }
         }

@@ -103,7 +103,7 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
 
 /// `is_store`: it is the store of the configuration, and not a backup.
 fn verify(path: &Path, is_store: bool, out: &mut dyn Write) -> Result<(), CommandError> {
-    let report = backup::verify(path, is_store)?;
+    let report = backup::verify(path)?;
     let (schema, newest) = report.schema;
     let note = match schema.cmp(&newest) {
         std::cmp::Ordering::Less => format!(", brought up to {newest} when it is next opened"),

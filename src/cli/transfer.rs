@@ -18,7 +18,7 @@ use super::progress::{byte_bar, record_bar};
 use super::{open_store, unless_interrupted};
 use crate::config::Loaded;
 use crate::store::temp_file::TempFile;
-use crate::store::{ExportError, ImportError, Imported, Mode, Phase, Progress, UncommittedImport};
+use crate::store::{ExportError, ImportError, Imported, Mode, Progress, UncommittedImport};
 use crate::store::{IfMissing, SQLITE_MAGIC, Store, blocking};
 
 /// Lines of a file to import, for those who have none yet.
@@ -72,7 +72,7 @@ impl ImportArgs {
         let file = blocking(move || ImportFile::prepare(&path).map_err(|e| cannot_read(&path, &e))).await?;
         let bar = file.bar.clone();
         let show = move |progress: Progress| {
-            let phase = if progress.phase == Phase::Reading { "reading " } else { "applying " };
+            let phase = if progress.of.is_none() { "reading " } else { "applying " };
             if bar.prefix() != phase {
                 bar.set_prefix(phase);
                 bar.force_draw();

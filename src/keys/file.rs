@@ -196,7 +196,7 @@ impl<'t> KeyFileReader<'t> {
                 self.once(first, offset)?;
             }
             "guild" => {
-                fields.guild = Some(text_of(value)?.parse().map_err(|e: crate::model::BadGuildId| e.to_string())?);
+                fields.guild = Some(text_of(value)?.parse().map_err(str::to_owned)?);
             }
             "tier" => fields.tier = Some(text_of(value)?.into()),
             "scope" => {

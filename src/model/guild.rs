@@ -17,11 +17,6 @@ pub const MAX_GUILD_ID: usize = 64;
 #[serde(try_from = "String", into = "String")]
 pub struct GuildId(Arc<str>);
 
-/// The text is not a guild id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a guild id is 1 to 64 visible ASCII characters, such as 81384788765712384")]
-pub struct BadGuildId;
-
 impl GuildId {
     /// A stand-in for the guild of a learned key, which only the origin knows.
     pub fn of_key(key: &KeyId) -> Self {
@@ -34,18 +29,19 @@ impl GuildId {
 }
 
 impl FromStr for GuildId {
-    type Err = BadGuildId;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Self, BadGuildId> {
-        let fits = (1..=MAX_GUILD_ID).contains(&text.len());
-        if fits && text.bytes().all(|b| b.is_ascii_graphic()) { Ok(GuildId(text.into())) } else { Err(BadGuildId) }
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let fits = (1..=MAX_GUILD_ID).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
+        let bad = "a guild id is 1 to 64 visible ASCII characters, such as 81384788765712384";
+        if fits { Ok(GuildId(text.into())) } else { Err(bad) }
     }
 }
 
 impl TryFrom<String> for GuildId {
-    type Error = BadGuildId;
+    type Error = &'static str;
 
-    fn try_from(text: String) -> Result<Self, BadGuildId> {
+    fn try_from(text: String) -> Result<Self, &'static str> {
         text.parse()
     }
 }

@@ -51,7 +51,7 @@ impl FromStr for Scope {
 }
 
 /// The SHA-256 of a key: the only form in which a key is stored (contract section 2, "Key format").
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
@@ -68,26 +68,17 @@ impl fmt::Display for Digest {
     }
 }
 
-impl fmt::Debug for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 impl FromStr for Digest {
     type Err = String;
 
     /// Reads `sha256:` and 64 hexadecimal digits.
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || "a digest is 'sha256:' and 64 hexadecimal digits; `guildgate key hash` makes one".to_owned();
-        let hex = text.strip_prefix("sha256:").ok_or_else(bad)?.as_bytes();
-        if hex.len() != 64 {
-            return Err(bad());
-        }
+        let is_digest = |hex: &&str| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit());
+        let hex = text.strip_prefix("sha256:").filter(is_digest).ok_or_else(bad)?;
         let mut out = [0u8; 32];
-        for (byte, pair) in out.iter_mut().zip(hex.chunks_exact(2)) {
-            let nibble = |c: u8| (c as char).to_digit(16).ok_or_else(bad);
-            *byte = (nibble(pair[0])? * 16 + nibble(pair[1])?) as u8;
+        for (n, byte) in out.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&hex[2 * n..2 * n + 2], 16).map_err(|_| bad())?;
         }
         Ok(Digest(out))
     }

@@ -10,7 +10,7 @@ mod note;
 mod words;
 
 pub use date::{LATEST_DATE, date_of, unix_of};
-pub use guild::{BadGuildId, GuildId};
+pub use guild::GuildId;
 pub use key::{Digest, KeyId, Scope};
 pub use limit::{Limit, PerRate};
 pub use member::{MAX_MEMBER_NAME, MemberId, one_line};

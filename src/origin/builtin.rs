@@ -1,13 +1,9 @@
 //! The built-in backend: answers each operation from the store, in the contract's words. It keeps nothing in memory;
-//! the gateway caches. An answer over 1 MiB is refused, as one of an HTTP origin would be. A write that has not begun
-//! after a second is answered 21, and one that takes longer than 5 s 22. Errors of the store become faults here; the cause
-//! goes to the process log and never to the caller.
+//! the gateway caches. An answer over 1 MiB is refused, as one of an HTTP origin would be. Errors of the store become
+//! faults here; the cause goes to the process log and never to the caller.
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::time::timeout;
 
 use super::OriginRequest;
 use crate::clock::Clock;
@@ -15,10 +11,6 @@ use crate::model::{GuildId, MemberId, NoteKind};
 use crate::store::{Store, StoreError};
 use crate::telemetry::metrics::{DescriptorEncoder, Histogram, histograms, latency};
 use crate::wire::{self, Fault, Kind, MAX_ORIGIN_ANSWER, Request, Source};
-
-/// How long a caller waits for a write to the store, so that a disk that stalls does not hold callers for ever. Longer
-/// than the second in which a write begins.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The whole service, over a store.
 #[derive(Debug)]
@@ -45,8 +37,8 @@ impl Builtin {
             Kind::Read { source: Source::Notes(kind), .. } => self.notes(kind, guild, member).await,
             Kind::Write { .. } => {
                 let amount = amount.ok_or(Fault::NoUsableAnswer)?; // a write has one
-                let written = self.set_points(origin_request, (member, amount)).await?;
-                written.map(|name| wire::set_points_line(&name, amount))
+                let name = store.set_points(guild, member, amount).await;
+                name.map(|name| wire::set_points_line(&name, amount))
             }
         };
         let took = if operation.is_write() { &self.writes } else { &self.reads };
@@ -70,20 +62,6 @@ impl Builtin {
         Ok(kind.answer(member, &notes))
     }
 
-    /// Sets the points. A write begins within a second of its caller's check, or not at all.
-    async fn set_points(
-        &self,
-        origin_request: &OriginRequest<'_>,
-        (member, amount): (MemberId, i64),
-    ) -> Result<Result<String, StoreError>, Fault> {
-        let write = self.store.set_points(origin_request.guild, member, amount);
-        timeout(WRITE_TIMEOUT, write).await.map_err(|_| {
-            tracing::error!(request_id = %origin_request.id, "the store took longer than 5 s to write; check its disk");
-            self.store.hear_late_write();
-            Fault::OriginTimeout
-        })
-    }
-
     pub(super) fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         histograms(
             encoder,
@@ -95,23 +73,12 @@ impl Builtin {
 }
 
 fn fault(error: &StoreError, origin_request: &OriginRequest<'_>) -> Fault {
-    match error {
-        StoreError::GuildDeparted(_) => Fault::GuildDeparted,
-        StoreError::Busy(_) => {
-            tracing::warn!(request_id = %origin_request.id, %error, "the store is busy");
-            Fault::Unavailable { retry_after: 1 }
-        }
-        StoreError::Unreachable(_) => {
-            tracing::warn!(request_id = %origin_request.id, %error, "the store cannot be reached");
-            Fault::Unavailable { retry_after: 1 }
-        }
-        StoreError::Failed(_) => {
-            tracing::error!(request_id = %origin_request.id, %error, "the store failed");
-            Fault::Unavailable { retry_after: 1 }
-        }
-        StoreError::NotFound(_) | StoreError::Refused(_) | StoreError::Unknown(_) => {
-            tracing::error!(request_id = %origin_request.id, %error, "the store failed");
-            Fault::NoUsableAnswer
-        }
-    }
+    let fault = match error {
+        StoreError::GuildDeparted(_) => return Fault::GuildDeparted,
+        StoreError::Busy(_) | StoreError::Failed(_) => Fault::Unavailable { retry_after: 1 },
+        StoreError::NotFound(_) | StoreError::Refused(_) | StoreError::Unknown(_) => Fault::NoUsableAnswer,
+        StoreError::Late(_) => Fault::OriginTimeout,
+    };
+    tracing::warn!(request_id = %origin_request.id, %error, "the store gave no answer");
+    fault
 }

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::sqlite::{self, Role, damaged, inspect, is_busy, is_damage, line_of, of_io, read_unchanged};
+use super::sqlite::{self, inspect, is_busy, is_damage, line_of, of_io, read_unchanged};
 use super::temp_file::TempFile;
 use super::*;
 use crate::files::{FileId, follow_links, sync_folder_of, with_suffix};
@@ -59,31 +59,31 @@ pub async fn backup(from: &Path, to: &Path, force: bool) -> Result<TempFile, Sto
     let paths = (from.to_owned(), to.to_owned());
     blocking(move || refuse_target(&paths.0, &paths.1, force)).await?;
     // Not on the other thread, so that a command that is interrupted removes it.
-    let part = TempFile::new(to).map_err(|e| cannot_write(to, &e))?;
-    let (from, to, copied) = (from.to_owned(), to.to_owned(), part.path().to_owned());
-    blocking(move || copy(&from, (&copied, &to), Role::Store)).await?;
+    let part = TempFile::new(to).map_err(|e| of_io(to, &e))?;
+    let (from, copied) = (from.to_owned(), part.path().to_owned());
+    blocking(move || copy(&from, &copied)).await?;
     Ok(part)
 }
 
 /// Finds what is wrong with the store or backup at `path`, and changes nothing. Blocks, for as long as reading the whole
-/// file takes. `is_store`: it is the store of the configuration.
+/// file takes.
 ///
 /// # Errors
 /// Why it cannot be looked at.
-pub fn verify(path: &Path, is_store: bool) -> Result<Report, StoreError> {
-    let role = if is_store { Role::Store } else { Role::Backup };
-    let conn = read_unchanged(path, role)?;
-    let found = inspect(&conn, path, role)?;
-    if found.is_empty {
-        return Err(StoreError::Failed(format!("{} is empty: there is no store in it", path.display())));
-    }
-    let mut report = Report { schema: (found.schema, sqlite::newest_schema()), ..Report::default() };
-    report.flaws = flaws(&conn).or_else(|e| match line_of(path, &e, role) {
+pub fn verify(path: &Path) -> Result<Report, StoreError> {
+    let conn = read_unchanged(path)?;
+    let schema = schema(&conn, path)?;
+    let flaws = flaws(&conn).or_else(|e| match line_of(path, &e) {
         busy @ StoreError::Busy(_) => Err(busy),
         damage => Ok(vec![damage.to_string()]),
     })?;
-    report.rows = count_rows(&conn);
-    Ok(report)
+    Ok(Report { schema: (schema, sqlite::newest_schema()), rows: count_rows(&conn), flaws })
+}
+
+/// The schema of a store or backup.
+fn schema(conn: &Connection, path: &Path) -> Result<i64, StoreError> {
+    let empty = || StoreError::Failed(format!("{} is empty: there is no store in it", path.display()));
+    inspect(conn, path)?.ok_or_else(empty)
 }
 
 /// Puts a copy of the backup `from` in the place of the store at `store`, whose file is kept under another name. Blocks.
@@ -93,16 +93,12 @@ pub fn verify(path: &Path, is_store: bool) -> Result<Report, StoreError> {
 pub fn restore(from: &Path, store: &Path) -> Result<Restored, StoreError> {
     let target = follow_links(store).map_err(|e| of_io(store, &e))?;
     let _lock = sqlite::lock_folder(&target)?;
-    if FileId::of(from).is_ok_and(|from| FileId::of(&target).is_ok_and(|to| from == to)) {
+    if is_same_file(from, &target) {
         return Err(StoreError::Refused(format!("{} is the store itself; name a backup of it", from.display())));
     }
-    let report = verify(from, false)?;
-    if let Some(flaw) = report.flaws.first() {
-        return Err(StoreError::Failed(format!(
-            "{} is not sound: {flaw}; nothing was changed, take another backup (`guildgate store verify {0}` names all that is \
-             wrong)",
-            from.display()
-        )));
+    if let Some(flaw) = verify(from)?.flaws.first() {
+        let from = from.display();
+        return Err(StoreError::Failed(format!("{from} is not sound: {flaw}; nothing was changed, take another one")));
     }
     let failed = |e: io::Error| StoreError::Failed(format!("{} cannot be restored: {e}", target.display()));
     let present = fs::metadata(&target).ok();
@@ -110,7 +106,7 @@ pub fn restore(from: &Path, store: &Path) -> Result<Restored, StoreError> {
         close(&target)?;
     }
     let part = TempFile::new(&target).map_err(failed)?;
-    copy(from, (part.path(), &target), Role::Backup)?;
+    copy(from, part.path())?;
     if let Some(present) = &present {
         // A restore by root leaves the store to the user of the server.
         fchown(part.file(), Some(present.uid()), Some(present.gid())).map_err(failed)?;
@@ -135,58 +131,42 @@ fn close(target: &Path) -> Result<(), StoreError> {
             "another process has {} open: a server, or another command; stop it first. Nothing was changed",
             target.display()
         ))),
-        Err(e) if !is_damage(&e) => Err(line_of(target, &e, Role::Store)),
+        Err(e) if !is_damage(&e) => Err(line_of(target, &e)),
         Ok(()) | Err(_) => Ok(()),
     }
 }
 
-fn cannot_write(to: &Path, why: &dyn std::fmt::Display) -> StoreError {
-    StoreError::Failed(format!("{} cannot be written: {why}", to.display()))
-}
-
-/// Copies the store or backup at `from` to the empty file `part`, which is to replace `to`.
-fn copy(from: &Path, (part, to): (&Path, &Path), role: Role) -> Result<(), StoreError> {
-    let source = read_unchanged(from, role)?;
-    if inspect(&source, from, role)?.is_empty {
-        return Err(StoreError::Failed(format!("{} is empty: there is no store in it", from.display())));
-    }
+/// Copies the store or backup at `from` to the empty file `part`.
+fn copy(from: &Path, part: &Path) -> Result<(), StoreError> {
+    let source = read_unchanged(from)?;
+    schema(&source, from)?;
     // It reads one state of the store, whole, so that a damaged one does not replace a good backup.
     // `mode=rw`: where the command was interrupted, and has removed the file already, it is not made again.
-    source.execute("VACUUM INTO ?1", [sqlite::uri(part, "mode=rw")]).map(drop).map_err(|e| {
-        match e.sqlite_error_code() {
-            Some(rusqlite::ErrorCode::DiskFull) => cannot_write(to, &"the disk is full"),
-            Some(rusqlite::ErrorCode::DatabaseCorrupt) => damaged(from, &e, role),
-            _ => line_of(from, &e, role),
-        }
-    })
+    let copied = source.execute("VACUUM INTO ?1", [sqlite::uri(part, "mode=rw")]);
+    let (from, part) = (from.display(), part.display());
+    copied.map(drop).map_err(|e| StoreError::Failed(format!("{from} cannot be copied to {part}: {e}")))
 }
 
-/// Refuses what a backup must not replace: the store itself and the files beside it, a store that is open, any file that is
-/// no backup, and without `force` an older backup.
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    FileId::of(a).is_ok_and(|a| FileId::of(b).is_ok_and(|b| a == b))
+}
+
+/// Refuses what a backup must not replace: the store itself, a store that is open, whatever is no backup, and without
+/// `force` an older backup.
 fn refuse_target(from: &Path, to: &Path, force: bool) -> Result<(), StoreError> {
-    let refused = |why: &str| Err(StoreError::Refused(format!("{} {why}; name another file", to.display())));
-    let Ok(meta) = fs::metadata(to) else { return Ok(()) };
-    if !meta.is_file() {
-        return refused("is not a file");
-    }
-    if FileId::of(from).is_ok_and(|from| FileId::of(to).is_ok_and(|to| from == to)) {
-        return refused("is the store itself");
-    }
-    let file = follow_links(to).unwrap_or_else(|_| to.to_owned());
-    if let Some(end) = SQLITE_FILES.iter().find(|end| with_suffix(&file, end).exists()) {
-        return refused(&format!("is a store in use (there is a {end} beside it)"));
-    }
-    if meta.len() == 0 {
-        return Ok(());
-    }
-    let is_backup = read_unchanged(to, Role::Backup).and_then(|conn| inspect(&conn, to, Role::Backup));
-    match is_backup {
-        Err(_) => refused("is there, and is no backup of a store"),
+    let refused = |why: &str| Err(StoreError::Refused(format!("{} {why}, or name another file", to.display())));
+    let file = follow_links(to).map_err(|e| of_io(to, &e))?;
+    match fs::metadata(&file) {
+        Err(_) => Ok(()), // whether it can be made, making it tells
+        Ok(meta) if meta.is_file() && meta.len() == 0 => Ok(()),
+        Ok(_) if is_same_file(from, &file) || SQLITE_FILES.iter().any(|end| with_suffix(&file, end).exists()) => {
+            refused("is a store in use; stop its server")
+        }
+        Ok(_) if read_unchanged(&file).and_then(|conn| inspect(&conn, &file)).is_err() => {
+            refused("is there, and is no backup of a store; move it away")
+        }
         Ok(_) if force => Ok(()),
-        Ok(_) => Err(StoreError::Refused(format!(
-            "{} is an older backup; --force replaces it, or name another file",
-            to.display()
-        ))),
+        Ok(_) => refused("is an older backup; --force replaces it"),
     }
 }
 
@@ -223,7 +203,7 @@ mod tests {
         let path = folder.path().join("s.db");
         drop(Store::open(&StoreAt::Sqlite(path.clone()), IfMissing::Make).await.unwrap());
         assert!(!with_suffix(&path, "-wal").exists());
-        let reading = read_unchanged(&path, Role::Store).unwrap();
+        let reading = read_unchanged(&path).unwrap();
         let other = Connection::open(&path).unwrap();
         assert!(is_busy(&sqlite::leave_wal(&other).unwrap_err()));
         drop(reading);

@@ -20,15 +20,6 @@ pub(super) enum Value<'a> {
 #[derive(Debug)]
 pub(super) struct Row(pub(super) Vec<Value<'static>>);
 
-/// What a connection is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
-    Read,
-    Write,
-    /// Import and export, whose statements may take minutes.
-    Bulk,
-}
-
 /// A connection. Whoever calls it blocks, at most until its deadline.
 pub(super) trait Conn: Send {
     /// The rows that a statement finds.
@@ -36,14 +27,6 @@ pub(super) trait Conn: Send {
 
     /// Runs a statement. Returns how many rows it changed.
     fn execute(&mut self, sql: &str, params: &[Value<'_>]) -> Result<u64, StoreError>;
-
-    /// Calls `each` for each row that a statement finds, until it returns false, and holds few of them in memory.
-    fn each_row(
-        &mut self,
-        sql: &str,
-        params: &[Value<'_>],
-        each: &mut dyn FnMut(Row) -> bool,
-    ) -> Result<(), StoreError>;
 
     /// Runs statements without parameters.
     fn batch(&mut self, sql: &str) -> Result<(), StoreError>;
@@ -78,8 +61,9 @@ pub(super) trait Conn: Send {
         Ok(())
     }
 
-    /// A number that no other connection of this process has.
-    fn serial(&self) -> u64;
+    /// How far the change feed was read on this connection; `None`: it was not. Another connection may lead to another
+    /// server, such as a standby that took over without the last commits and gives their numbers to others.
+    fn feed_position(&mut self) -> &mut Option<i64>;
 
     /// When calls give up.
     fn set_deadline(&mut self, until: Instant);
@@ -105,12 +89,6 @@ impl dyn Conn + '_ {
     }
 }
 
-impl std::fmt::Debug for dyn Conn {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Conn")
-    }
-}
-
 /// Parameters of a statement.
 macro_rules! values {
     ($($value:expr),* $(,)?) => { &[$($crate::store::conn::Value::from($value)),*] };
@@ -130,11 +108,8 @@ impl Row {
     /// A column's value, which is taken out of the row.
     pub(super) fn take<T: Column>(&mut self, at: usize) -> Result<T, StoreError> {
         let value = self.0.get_mut(at).map(|value| std::mem::replace(value, Value::Null));
-        value.and_then(T::of).ok_or_else(|| {
-            StoreError::Failed(format!(
-                "the store holds a value in column {at} of an answer that Guildgate never writes"
-            ))
-        })
+        let foreign = || StoreError::Failed("the store holds a value that Guildgate never writes".to_owned());
+        value.and_then(T::of).ok_or_else(foreign)
     }
 }
 

@@ -49,10 +49,11 @@ impl Store {
     /// Each key's count of `day`, by the rules of [`Store::add_daily`]; keys without one are left out.
     pub async fn daily(&self, day: i64) -> Result<Vec<(KeyId, u64)>, StoreError> {
         let sql = "SELECT key, count FROM daily WHERE day IN (CAST($1 AS bigint), CAST($1 AS bigint) + 1) ORDER BY key";
-        self.list(move |conn| {
-            conn.rows(sql, values![day])?.into_iter().map(|mut row| Ok((row.take(0)?, row.take(1)?))).collect()
-        })
-        .await
+        self.lists
+            .run(LIST, move |conn| {
+                conn.rows(sql, values![day])?.into_iter().map(|mut row| Ok((row.take(0)?, row.take(1)?))).collect()
+            })
+            .await
     }
 
     /// Gives a key its whole day back. Refused: a key that is neither in the store nor counted, unless it `is_known`: the

@@ -45,38 +45,30 @@ const NOTE_LAST_USE: &str = "UPDATE key SET last_used = CAST(a.value ->> 1 AS bi
 const USES_AT_ONCE: usize = 1000;
 
 impl Store {
-    /// Every guild by id, including departed ones.
+    /// Every guild by id, including departed ones. It does not wait for lists of admins.
     pub async fn guilds(&self) -> Result<Vec<GuildRecord>, StoreError> {
-        self.all(|conn| {
-            conn.check()?;
-            conn.rows(GUILDS, values!["", i64::MAX])?.into_iter().map(guild).collect()
-        })
-        .await
+        self.readers.run(LIST, |conn| conn.rows(GUILDS, values!["", i64::MAX])?.into_iter().map(guild).collect()).await
     }
 
     /// So many guilds after the id `after`, by id.
     pub async fn guilds_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<GuildRecord>, StoreError> {
         let after = after.unwrap_or_default().to_owned();
-        self.list(move |conn| {
-            conn.check()?;
-            conn.rows(GUILDS, values![&*after, limit])?.into_iter().map(guild).collect()
-        })
-        .await
+        self.lists
+            .run(LIST, move |conn| conn.rows(GUILDS, values![&*after, limit])?.into_iter().map(guild).collect())
+            .await
     }
 
     /// The guild of this id.
     pub async fn guild(&self, id: &GuildId) -> Result<Option<GuildRecord>, StoreError> {
         let id = id.clone();
-        self.list(move |conn| conn.row(GUILD, values![&id])?.map(guild).transpose()).await
+        self.lists.run(LIST, move |conn| conn.row(GUILD, values![&id])?.map(guild).transpose()).await
     }
 
-    /// Every key, by id.
+    /// Every key, by id. It does not wait for lists of admins.
     pub async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
-        self.all(|conn| {
-            conn.check()?;
-            conn.rows(KEYS, values!["", None::<&str>, i64::MAX])?.into_iter().map(key).collect()
-        })
-        .await
+        self.readers
+            .run(LIST, |conn| conn.rows(KEYS, values!["", None::<&str>, i64::MAX])?.into_iter().map(key).collect())
+            .await
     }
 
     /// The keys of a guild, or all, by id: so many after the id `after`.
@@ -87,19 +79,22 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<KeyRecord>, StoreError> {
         let (guild, after) = (guild.cloned(), after.unwrap_or_default().to_owned());
-        self.list(move |conn| conn.rows(KEYS, values![&*after, guild.as_ref(), limit])?.into_iter().map(key).collect())
+        self.lists
+            .run(LIST, move |conn| {
+                conn.rows(KEYS, values![&*after, guild.as_ref(), limit])?.into_iter().map(key).collect()
+            })
             .await
     }
 
     /// The key of this id.
     pub async fn key(&self, id: &str) -> Result<Option<KeyRecord>, StoreError> {
         let id = id.to_owned();
-        self.list(move |conn| conn.row(KEY, values![&*id])?.map(key).transpose()).await
+        self.lists.run(LIST, move |conn| conn.row(KEY, values![&*id])?.map(key).transpose()).await
     }
 
     /// The key with this secret, also as the one before its last rotation.
     pub async fn key_of(&self, secret: Digest) -> Result<Option<KeyRecord>, StoreError> {
-        self.list(move |conn| conn.row(KEY_OF, values![&secret])?.map(key).transpose()).await
+        self.lists.run(LIST, move |conn| conn.row(KEY_OF, values![&secret])?.map(key).transpose()).await
     }
 
     /// Adds a guild. Refused: one that exists.
@@ -108,7 +103,7 @@ impl Store {
         let (id, name) = (id.clone(), one_line(name).into_owned());
         self.write(Some(Change::Directory), move |conn| {
             let added = conn.row(sql, values![&id, &*name])?;
-            added.map_or_else(|| Err(refusals::guild_exists(&id)), guild)
+            added.map_or_else(|| Err(exists("guild", id.as_str())), guild)
         })
         .await
     }
@@ -171,7 +166,7 @@ impl Store {
                 previous.map(|previous| &previous.digest),
                 previous.map(|previous| previous.until),
             ];
-            conn.change(CREATE_KEY, values, || refusals::key_exists(&key.id))
+            conn.change(CREATE_KEY, values, || exists("key", &key.id))
         })
         .await
     }
@@ -191,7 +186,7 @@ impl Store {
             let found = conn.row("SELECT expires FROM key WHERE id = $1", values![&*id])?;
             let expires: Option<i64> = found.ok_or_else(|| refusals::unknown_key(&id))?.take(0)?;
             if expires.is_some_and(|expires| expires <= now) {
-                return Err(refusals::expired_key(&id));
+                return Err(StoreError::Refused(format!("key {id} has expired; see `guildgate key set {id}`")));
             }
             refuse_taken(conn, &digest)?;
             conn.execute(ROTATE_KEY, values![&*id, &digest, until])?;
@@ -239,14 +234,6 @@ impl Store {
         }
         Ok(())
     }
-
-    /// Reads all of a table that key tables are made of. It does not wait for lists of admins.
-    async fn all<T: Send + 'static>(
-        &self,
-        read: impl Fn(&mut dyn Conn) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.readers.run(LIST, read).await
-    }
 }
 
 /// The number of a guild in its rows, also of a departed one.
@@ -258,7 +245,11 @@ pub(super) fn guild_number(conn: &mut dyn Conn, guild: &GuildId) -> Result<i64, 
 /// Refuses a digest that a key has, as its secret or as its previous one.
 fn refuse_taken(conn: &mut dyn Conn, digest: &Digest) -> Result<(), StoreError> {
     let owner = conn.row(KEY_OF, values![digest])?.map(|mut row| row.take::<String>(0)).transpose()?;
-    owner.map_or(Ok(()), |id| Err(refusals::secret_taken(&id)))
+    owner.map_or(Ok(()), |id| Err(StoreError::Refused(format!("key {id} has this secret already"))))
+}
+
+fn exists(what: &str, id: &str) -> StoreError {
+    StoreError::Refused(format!("{what} {id} is in the store already"))
 }
 
 fn known_key(conn: &mut dyn Conn, id: &str) -> Result<KeyRecord, StoreError> {

@@ -4,25 +4,24 @@
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use super::conn::{Access, Row};
+use super::conn::Row;
 use super::import::PROGRESS_EVERY;
+use super::members::{MEMBERS, member_record};
 use super::*;
 use crate::model::NOTE_KINDS;
 
 /// How long an export may take.
 const WITHIN: Duration = Duration::from_hours(12);
 
-/// Guilds in memory at a time. There may be a million.
-const GUILDS_AT_ONCE: usize = 1000;
+/// Guilds, and members with their notes, in memory at a time. There may be millions.
+const AT_ONCE: usize = 1000;
 
 /// The guilds after a given one. All come after the empty text, since no id is empty.
 const GUILDS: &str = "SELECT no, id, name FROM guild WHERE id > $1 ORDER BY id LIMIT $2";
 
-/// A guild's records: each member (of kind 0), then its notes. The `name` of a note is its author.
-const RECORDS: &str = "SELECT member, CAST(0 AS bigint) AS kind, CAST(0 AS bigint) AS id, name, '' AS text, \
-        points AS number FROM member WHERE guild = $1 \
-    UNION ALL SELECT member, kind, id, author, text, number FROM note WHERE guild = $1 \
-    ORDER BY member, kind, id";
+/// The notes of some members.
+const NOTES: &str = "SELECT member, kind, id, author, text, number FROM note \
+    WHERE guild = $1 AND member > $2 AND member <= $3 ORDER BY member, kind, id";
 
 /// Counting takes a twentieth of the time of writing them.
 const COUNT: &str = "SELECT (SELECT count(*) FROM guild) + (SELECT count(*) FROM member) + (SELECT count(*) FROM note)";
@@ -43,16 +42,16 @@ impl Store {
     /// # Errors
     /// Why the store cannot be read, or the lines not written.
     pub fn export(&self, to: &mut dyn Write, progress: &mut dyn FnMut(Progress)) -> Result<u64, ExportError> {
-        let mut conn = (self.opener)(Access::Bulk)?;
+        let mut conn = (self.opener)(LONG)?;
         conn.set_deadline(Instant::now() + WITHIN);
         conn.begin_snapshot()?;
         let of: Option<u64> = conn.row(COUNT, &[])?.map(|mut row| row.take(0)).transpose()?;
-        let so_far = Progress { phase: Phase::Writing, of, ..Progress::default() };
+        let so_far = Progress { records: 0, of };
         let mut writer = RecordWriter { to, progress, so_far, line: Vec::new() };
         (writer.progress)(so_far);
         let mut last = String::new();
         loop {
-            let guilds = conn.rows(GUILDS, values![&*last, GUILDS_AT_ONCE])?;
+            let guilds = conn.rows(GUILDS, values![&*last, AT_ONCE])?;
             if guilds.is_empty() {
                 break;
             }
@@ -60,13 +59,7 @@ impl Store {
                 let (no, guild, name): (i64, GuildId, String) = (row.take(0)?, row.take(1)?, row.take(2)?);
                 last = guild.to_string();
                 writer.write(&Record::Guild { guild: guild.clone(), name })?;
-                let mut written = Ok(());
-                conn.each_row(RECORDS, values![no], &mut |row| {
-                    let record = record(guild.clone(), row).map_err(ExportError::from);
-                    written = record.and_then(|record| writer.write(&record));
-                    written.is_ok()
-                })?;
-                written?;
+                write_members(&mut *conn, no, &guild, &mut writer)?;
             }
         }
         writer.to.flush()?;
@@ -75,16 +68,36 @@ impl Store {
     }
 }
 
-/// The record of a row of [`RECORDS`].
-fn record(guild: GuildId, mut row: Row) -> Result<Record, StoreError> {
-    let (member, code, name, number): (_, i64, _, i64) = (row.take(0)?, row.take(1)?, row.take(3)?, row.take(5)?);
-    if code == 0 {
-        return Ok(Record::Member { guild, member, name, points: number });
+/// Writes each member of a guild, and then its notes.
+fn write_members(
+    conn: &mut dyn Conn,
+    no: i64,
+    guild: &GuildId,
+    writer: &mut RecordWriter<'_>,
+) -> Result<(), ExportError> {
+    let mut after = -1;
+    loop {
+        let members = conn.rows(MEMBERS, values![no, after, AT_ONCE])?.into_iter().map(member_record);
+        let members = members.collect::<Result<Vec<_>, StoreError>>()?;
+        let Some(last) = members.last().map(|last| last.member.as_i64()) else { return Ok(()) };
+        let notes = conn.rows(NOTES, values![no, after, last])?.into_iter().map(note);
+        let mut notes = notes.collect::<Result<Vec<_>, StoreError>>()?.into_iter().peekable();
+        for MemberRecord { member, name, points } in members {
+            writer.write(&Record::Member { guild: guild.clone(), member, name, points })?;
+            while let Some((_, kind, note)) = notes.next_if(|(of, ..)| *of == member) {
+                writer.write(&Record::Note { guild: guild.clone(), member, kind, note })?;
+            }
+        }
+        after = last;
     }
+}
+
+fn note(mut row: Row) -> Result<(MemberId, &'static NoteKind, Note), StoreError> {
+    let code: i64 = row.take(1)?;
     let unknown = || StoreError::Failed(format!("the store holds a note of kind {code}, which no Guildgate writes"));
     let kind = NOTE_KINDS.into_iter().find(|kind| kind.code == code).ok_or_else(unknown)?;
-    let note = Note { id: row.take(2)?, author: name, text: row.take(4)?, number };
-    Ok(Record::Note { guild, member, kind, note })
+    let note = Note { id: row.take(2)?, author: row.take(3)?, text: row.take(4)?, number: row.take(5)? };
+    Ok((row.take(0)?, kind, note))
 }
 
 struct RecordWriter<'a> {

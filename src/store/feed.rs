@@ -17,11 +17,12 @@ const ANSWER: Duration = Duration::from_millis(400);
 /// Rows that are read at once; a follower that is further behind gets [`Change::Everything`].
 const READ_AT_ONCE: usize = 2048;
 
-/// Old rows are removed once for so many commits, so that few pay for it.
-const PRUNE_EVERY: i64 = 64;
+/// Changes that are kept for followers; one that is further behind reads [`Change::Everything`]. Each transaction adds one
+/// or two, and followers read four times a second: this is most of a second of the fastest transactions.
+const KEPT: i64 = 8192;
 
-/// Changes that are reported one by one. With more, dropping everything is cheaper.
-const MAX_CHANGES: usize = 100_000;
+/// Old rows are removed by one of so many commits, by chance, so that few pay for it.
+const PRUNE_ONCE_IN: u8 = 64;
 
 /// The number of no process: everybody reads the row.
 pub(super) const NOBODY: i64 = 0;
@@ -73,12 +74,7 @@ fn changes(kind: i64, ids: &str) -> Vec<Change> {
 }
 
 /// Adds rows to the feed, at the end of a transaction, and removes old ones now and then.
-pub(super) fn add(
-    conn: &mut dyn Conn,
-    changes: [(i64, &Changes); 2],
-    kept: i64,
-    commits: i64,
-) -> Result<(), StoreError> {
+pub(super) fn add(conn: &mut dyn Conn, changes: [(i64, &Changes); 2]) -> Result<(), StoreError> {
     if changes.iter().all(|(_, changes)| changes.is_empty()) {
         return Ok(());
     }
@@ -88,25 +84,15 @@ pub(super) fn add(
             conn.execute(ADD, values![node, kind, ids])?;
         }
     }
-    if commits % PRUNE_EVERY.min(kept) == 0 {
-        conn.execute(PRUNE, values![kept])?;
+    if fastrand::u8(..PRUNE_ONCE_IN) == 0 {
+        conn.execute(PRUNE, values![KEPT])?;
     }
     Ok(())
 }
 
 /// As [`add`], of a transaction that changes what every process must read.
 pub(super) fn add_for_all(conn: &mut dyn Conn, change: Change) -> Result<(), StoreError> {
-    add(conn, [(NOBODY, &Changes::from([change])), (NOBODY, &Changes::new())], FEED_KEPT, 0)
-}
-
-/// How far the feed was read.
-#[derive(Debug, Default)]
-pub(super) struct Position {
-    /// The connection on which it was; 0: it was not. Another one may lead to another server, such as a standby that took
-    /// over without the last commits and gives their numbers to others.
-    conn: u64,
-    /// The newest row that was read; 0 where there was none.
-    last: i64,
+    add(conn, [(NOBODY, &Changes::from([change])), (NOBODY, &Changes::new())])
 }
 
 impl Store {
@@ -121,8 +107,8 @@ impl Store {
     }
 
     pub(super) async fn changes_within(&self, within: Duration) -> Result<Vec<Change>, StoreError> {
-        let (position, shared) = (self.position.clone(), self.writer.shared.clone());
-        self.feed.run(within, move |conn| read(conn, &mut position.lock(), &shared)).await
+        let shared = self.writer.shared.clone();
+        self.feed.run(within, move |conn| read(conn, &shared)).await
     }
 
     /// Waits until this process has committed a change that the feed tells it of as well.
@@ -131,42 +117,29 @@ impl Store {
     }
 }
 
-fn newest(conn: &mut dyn Conn) -> Result<i64, StoreError> {
-    conn.row(NEWEST, &[])?.map_or(Ok(0), |mut row| row.take(0))
+fn read(conn: &mut dyn Conn, shared: &Shared) -> Result<Vec<Change>, StoreError> {
+    if let Some(last) = *conn.feed_position()
+        && let Some((changes, last)) = read_since(conn, last, shared)?
+    {
+        *conn.feed_position() = Some(last);
+        return Ok(changes.into_iter().collect());
+    }
+    let newest = conn.row(NEWEST, &[])?.map_or(Ok(0), |mut row| row.take(0))?;
+    *conn.feed_position() = Some(newest);
+    Ok(vec![Change::Everything])
 }
 
-fn read(conn: &mut dyn Conn, position: &mut Position, shared: &Shared) -> Result<Vec<Change>, StoreError> {
-    conn.check()?;
-    if position.conn != conn.serial() {
-        let last = newest(conn)?;
-        *position = Position { conn: conn.serial(), last };
-        return Ok(vec![Change::Everything]);
-    }
-    let found = conn.rows(SINCE, &[Value::from(position.last), Value::from(READ_AT_ONCE)])?;
-    let (mut read, mut oldest, mut last) = (Changes::new(), None, position.last);
-    for mut row in found {
+/// What others changed since the row `last`, and the newest row; `None`: some rows were missed.
+fn read_since(conn: &mut dyn Conn, last: i64, shared: &Shared) -> Result<Option<(Changes, i64)>, StoreError> {
+    let (mut read, mut oldest, mut newest) = (Changes::new(), 0, last);
+    for mut row in conn.rows(SINCE, &[Value::from(last), Value::from(READ_AT_ONCE)])? {
         let (seq, node): (i64, i64) = (row.take(0)?, row.take(1)?);
-        oldest = Some(seq);
-        last = last.max(seq);
-        if seq > position.last && node != shared.node() {
+        (oldest, newest) = (seq, newest.max(seq));
+        if seq > last && node != shared.node() {
             read.extend(changes(row.take(2)?, &row.take::<String>(3)?));
         }
     }
-    // Without a last one, number 1 is the first; it is missed only if it was removed.
-    let is_complete = match (oldest, position.last) {
-        (None, last) => last == 0,
-        (Some(oldest), 0) => oldest == 1,
-        (Some(oldest), last) => oldest == last,
-    };
-    if !is_complete && oldest.is_none() {
-        last = newest(conn)?; // the store was put back to an earlier state
-    }
-    position.last = last;
-    if !is_complete || read.len() > MAX_CHANGES {
-        read.insert(Change::Everything);
-    }
-    if read.contains(&Change::Everything) {
-        read.retain(|change| matches!(change, Change::Everything | Change::DayReset(_)));
-    }
-    Ok(read.into_iter().collect())
+    // Where none was read before, number 1 is the first.
+    let is_complete = oldest == last || (last, oldest) == (0, 1);
+    Ok(is_complete.then_some((read, newest)))
 }

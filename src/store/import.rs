@@ -6,7 +6,7 @@ use std::fmt;
 use std::io::{self, BufRead};
 use std::time::Instant;
 
-use super::conn::{Access, json_rows};
+use super::conn::json_rows;
 use super::lines::{Line, Lines, MAX_LINE};
 use super::*;
 use crate::clock::Clock;
@@ -21,7 +21,7 @@ pub(super) const PROGRESS_EVERY: u64 = 2000;
 
 /// Records that are written by one statement, and the bytes of their lines, which are in memory three times then.
 const BATCH: usize = 1000;
-const BATCH_BYTES: u64 = 4 << 20;
+const BATCH_BYTES: usize = 4 << 20;
 
 /// A file may begin with it. It is not part of the first line.
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
@@ -58,20 +58,10 @@ const TOO_LONG: &str = "SELECT g.id, n.member FROM note n JOIN guild g ON g.no =
 /// The progress of an import or export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    pub phase: Phase,
     /// Records that are done.
     pub records: u64,
-    /// How many there are, if that is known.
+    /// How many there are. `None`: an import reads the lines, and has still to apply them.
     pub of: Option<u64>,
-}
-
-/// The phases: an import reads the lines, and then applies them; an export writes them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Phase {
-    #[default]
-    Reading,
-    Applying,
-    Writing,
 }
 
 /// What an import does if there are bad lines.
@@ -142,11 +132,10 @@ pub enum ImportError {
 }
 
 /// An import that has only to be committed. If it is dropped, nothing is imported.
-#[derive(Debug)]
+#[expect(missing_debug_implementations, reason = "a connection has nothing to show")]
 pub struct UncommittedImport {
     pub imported: Imported,
-    /// `None`: there is nothing to commit.
-    conn: Option<Box<dyn Conn>>,
+    conn: Box<dyn Conn>,
 }
 
 impl UncommittedImport {
@@ -155,8 +144,8 @@ impl UncommittedImport {
     /// # Errors
     /// Why it may not have been imported.
     pub async fn commit(self) -> Result<Imported, StoreError> {
-        let UncommittedImport { imported, conn } = self;
-        blocking(move || conn.map_or(Ok(()), |mut conn| conn.commit())).await?;
+        let UncommittedImport { imported, mut conn } = self;
+        blocking(move || conn.commit()).await?;
         Ok(imported)
     }
 }
@@ -175,34 +164,25 @@ impl Store {
     ) -> Result<UncommittedImport, ImportError> {
         let opener = self.opener.clone();
         blocking(move || {
-            let mut conn = opener(Access::Bulk)?;
+            let mut conn = opener(LONG)?;
             conn.set_deadline(Instant::now() + LONG);
-            let read = read(&mut *conn, Lines::of(open()?), &mut progress)?;
-            let Read { imported, guilds, unknown } = read;
+            let (imported, guilds, unknown) = read(&mut *conn, Lines::of(open()?), &mut progress)?;
             if imported.bad.total > 0 && mode == Mode::AllOrNothing {
                 return Err(ImportError::Bad(imported.bad));
-            }
-            if imported.records == 0 {
-                return Ok(UncommittedImport { imported, conn: None });
             }
             conn.begin(TURN)?;
             apply(&mut *conn, Lines::of(open()?), (&unknown, &imported), &mut progress)?;
             refuse_too_long(&mut *conn, &guilds)?;
             feed::add_for_all(&mut *conn, Change::Everything)?;
-            Ok(UncommittedImport { imported, conn: Some(conn) })
+            Ok(UncommittedImport { imported, conn })
         })
         .await
     }
 }
 
-/// What the first pass found.
-struct Read {
-    imported: Imported,
-    /// The guilds that have lines.
-    guilds: HashSet<GuildId>,
-    /// Those of them that are neither in the store nor have a line of their own.
-    unknown: HashSet<GuildId>,
-}
+/// What the first pass found: the guilds that have lines, and those of them that are neither in the store nor have a line of
+/// their own.
+type Read = (Imported, HashSet<GuildId>, HashSet<GuildId>);
 
 /// The first pass.
 fn read(
@@ -212,10 +192,10 @@ fn read(
 ) -> Result<Read, ImportError> {
     let (mut imported, mut so_far) = (Imported::default(), Progress::default());
     let mut named = HashSet::new();
-    // Of each guild: how many lines are about its members, and the first ones.
-    let mut of_members: HashMap<GuildId, (u64, Vec<u64>)> = HashMap::new();
-    while let Some((number, line)) = lines.next()? {
-        match parse(number, line) {
+    // Of each guild: how many lines are about its members, and the first one.
+    let mut of_members: HashMap<GuildId, (u64, u64)> = HashMap::new();
+    while let Some(line @ (number, _)) = lines.next()? {
+        match parse(line) {
             Ok(None) => {}
             Ok(Some(Record::Guild { guild, .. })) => {
                 so_far.records += 1;
@@ -223,11 +203,7 @@ fn read(
             }
             Ok(Some(record)) => {
                 so_far.records += 1;
-                let (count, first) = of_members.entry(record.guild().clone()).or_default();
-                *count += 1;
-                if first.len() < SHOWN {
-                    first.push(number);
-                }
+                of_members.entry(record.guild().clone()).or_insert((0, number)).0 += 1;
             }
             Err(reason) => imported.bad.add(number, reason),
         }
@@ -244,25 +220,21 @@ fn read(
     }
     imported.of_members = of_members.values().map(|(count, _)| count).sum();
     for guild in &unknown {
-        let (count, first) = &of_members[guild];
-        let reason = format!(
-            "guild {guild} is neither in the file nor in the store; `guildgate guild add {guild} --name NAME` adds it"
-        );
-        first.iter().for_each(|line| imported.bad.add(*line, reason.clone()));
-        imported.bad.total += count - first.len() as u64;
+        let (count, first) = of_members[guild];
+        let reason = format!("guild {guild} is neither in the file nor in the store (lines about it: {count})");
+        imported.bad.add(first, reason);
+        imported.bad.total += count - 1;
         so_far.records -= count;
         imported.of_members -= count;
     }
     imported.records = so_far.records;
     named.extend(of_members.into_keys());
-    Ok(Read { imported, guilds: named, unknown })
+    Ok((imported, named, unknown))
 }
 
 /// A line's record; `None` for an empty line.
-fn parse(number: u64, line: Line<'_>) -> Result<Option<Record>, String> {
-    let Line::Text(text) = line else {
-        return Err(format!("longer than {MAX_LINE} bytes"));
-    };
+fn parse((number, text): Line<'_>) -> Result<Option<Record>, String> {
+    let text = text.ok_or_else(|| format!("longer than {MAX_LINE} bytes"))?;
     let text = if number == 1 { text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text) } else { text };
     if text.trim_ascii().is_empty() { Ok(None) } else { Record::parse(text).map(Some) }
 }
@@ -274,17 +246,18 @@ fn apply(
     (unknown, imported): (&HashSet<GuildId>, &Imported),
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), ImportError> {
-    let mut so_far = Progress { phase: Phase::Applying, of: Some(imported.records), ..Progress::default() };
-    let (mut batch, mut written) = (Batch::default(), 0);
+    let mut so_far = Progress { records: 0, of: Some(imported.records) };
+    let (mut batch, mut bytes) = (Batch::default(), 0);
     progress(so_far);
-    while let Some((number, line)) = lines.next()? {
-        if let Ok(Some(record)) = parse(number, line)
+    while let Some(line) = lines.next()? {
+        bytes += line.1.map_or(0, <[u8]>::len);
+        if let Ok(Some(record)) = parse(line)
             && (matches!(record, Record::Guild { .. }) || !unknown.contains(record.guild()))
         {
             batch.add(record);
             so_far.records += 1;
-            if so_far.records.is_multiple_of(BATCH as u64) || lines.bytes() > written + BATCH_BYTES {
-                written = lines.bytes();
+            if so_far.records.is_multiple_of(BATCH as u64) || bytes > BATCH_BYTES {
+                bytes = 0;
                 std::mem::take(&mut batch).write(conn)?;
                 progress(so_far);
             }
@@ -346,7 +319,7 @@ fn refuse_too_long(conn: &mut dyn Conn, guilds: &HashSet<GuildId>) -> Result<(),
         let who = |mut row: conn::Row| Ok((row.take::<GuildId>(0)?, row.take::<MemberId>(1)?));
         let found = found.into_iter().map(who).collect::<Result<Vec<_>, StoreError>>()?;
         if !found.is_empty() {
-            return Err(refusals::answers_too_long(kind, &found));
+            return Err(refusals::answer_too_long(kind, &found));
         }
     }
     Ok(())

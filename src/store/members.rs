@@ -15,7 +15,7 @@ const MAKE_MEMBER: &str = "INSERT INTO member (guild, member, name, points) VALU
 const SET_MEMBER: &str = "UPDATE member SET name = coalesce($3, name), points = coalesce($4, points) \
     WHERE guild = $1 AND member = $2 RETURNING member, name, points";
 
-const MEMBERS: &str = "SELECT member, name, points FROM member WHERE guild = $1 AND member > $2 \
+pub(super) const MEMBERS: &str = "SELECT member, name, points FROM member WHERE guild = $1 AND member > $2 \
     ORDER BY member LIMIT $3";
 
 const NOTES: &str = "SELECT member, id, author, text, number FROM note \
@@ -58,11 +58,12 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<MemberRecord>, StoreError> {
         let (guild, after) = (guild.clone(), after.map_or(-1, MemberId::as_i64));
-        self.list(move |conn| {
-            let no = guild_number(conn, &guild)?;
-            conn.rows(MEMBERS, values![no, after, limit])?.into_iter().map(member_record).collect()
-        })
-        .await
+        self.lists
+            .run(LIST, move |conn| {
+                let no = guild_number(conn, &guild)?;
+                conn.rows(MEMBERS, values![no, after, limit])?.into_iter().map(member_record).collect()
+            })
+            .await
     }
 
     /// A member of a guild.
@@ -93,16 +94,17 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<(MemberId, Note)>, StoreError> {
         let guild = guild.clone();
-        self.list(move |conn| {
-            let no = guild_number(conn, &guild)?;
-            let note = |mut row: Row| {
-                let (id, author, text, number) = (row.take(1)?, row.take(2)?, row.take(3)?, row.take(4)?);
-                Ok((row.take(0)?, Note { id, author, text, number }))
-            };
-            let rows = conn.rows(NOTES, values![no, kind.code, of, after.unwrap_or(-1), limit])?;
-            rows.into_iter().map(note).collect()
-        })
-        .await
+        self.lists
+            .run(LIST, move |conn| {
+                let no = guild_number(conn, &guild)?;
+                let note = |mut row: Row| {
+                    let (id, author, text, number) = (row.take(1)?, row.take(2)?, row.take(3)?, row.take(4)?);
+                    Ok((row.take(0)?, Note { id, author, text, number }))
+                };
+                let rows = conn.rows(NOTES, values![no, kind.code, of, after.unwrap_or(-1), limit])?;
+                rows.into_iter().map(note).collect()
+            })
+            .await
     }
 
     /// A guild's note of this kind and id.
@@ -168,14 +170,17 @@ impl Store {
             let no = make_member(conn, &guild, member)?;
             let id = if is_added { next_id(conn, kind, no)? } else { note.id };
             let owner = owner(conn, kind, no, id)?;
-            refusals::must_be_of(member, owner, &guild, (kind.name, id))?;
+            if let Some(other) = owner.filter(|owner| *owner != member) {
+                let what = kind.name;
+                return Err(StoreError::Refused(format!("{what} {id} of {guild} is member {other}'s")));
+            }
             conn.execute(PUT_NOTE, values![no, kind.code, id, member, &*note.author, &*note.text, note.number])?;
             let alive = if kind.expires() { Clock::system().unix() } else { i64::MIN };
             let bytes = conn.row(BYTES, values![no, member, kind.code, kind.entry_overhead(), alive])?;
             // A refusal undoes the job.
             let bytes: u64 = bytes.map_or(Ok(0), |mut row| row.take(0))?;
             if bytes > MAX_ORIGIN_ANSWER as u64 {
-                return Err(refusals::answer_too_long(kind, &guild, member));
+                return Err(refusals::answer_too_long(kind, &[(guild.clone(), member)]));
             }
             Ok((id, owner.is_none()))
         })
@@ -183,7 +188,7 @@ impl Store {
     }
 }
 
-fn member_record(mut row: Row) -> Result<MemberRecord, StoreError> {
+pub(super) fn member_record(mut row: Row) -> Result<MemberRecord, StoreError> {
     Ok(MemberRecord { member: row.take(0)?, name: row.take(1)?, points: row.take(2)? })
 }
 
@@ -197,7 +202,8 @@ fn make_member(conn: &mut dyn Conn, guild: &GuildId, member: MemberId) -> Result
 fn next_id(conn: &mut dyn Conn, kind: &NoteKind, guild: i64) -> Result<i64, StoreError> {
     let sql = "SELECT coalesce(max(id), 0) FROM note WHERE guild = $1 AND kind = $2";
     let highest: i64 = conn.row(sql, values![guild, kind.code])?.map_or(Ok(0), |mut row| row.take(0))?;
-    highest.checked_add(1).ok_or_else(|| refusals::ids_used_up(kind))
+    let used_up = || StoreError::Refused(format!("a {} of the guild has the highest id; remove it first", kind.name));
+    highest.checked_add(1).ok_or_else(used_up)
 }
 
 /// Whose note it is.

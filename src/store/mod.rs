@@ -29,18 +29,15 @@ pub(crate) mod suite;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
 use crate::config::StoreAt;
 use crate::model::{Digest, GuildId, KeyId, MemberId, Note, NoteKind, Scope};
 
-use conn::{Access, Conn, Value, values};
-use feed::Position;
+use conn::{Conn, Value, values};
 use workers::{Opener, Workers};
 use writer::Writer;
 
 pub use export::ExportError;
-pub use import::{BadLine, BadLines, ImportError, Imported, Mode, Phase, Progress, SHOWN, UncommittedImport};
+pub use import::{BadLine, BadLines, ImportError, Imported, Mode, Progress, SHOWN, UncommittedImport};
 pub use postgres::any_certificate;
 pub use record::Record;
 pub use records::*;
@@ -60,10 +57,6 @@ const TURN: Duration = Duration::from_secs(60);
 
 /// How long it may take then.
 const LONG: Duration = Duration::from_secs(30 * 60);
-
-/// Changes that are kept for followers; one that is further behind reads [`Change::Everything`]. Each transaction adds one
-/// or two, and followers read four times a second: this is most of a second of the fastest transactions.
-const FEED_KEPT: i64 = 8192;
 
 /// What opening a store does if there is none (contract section 2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +83,6 @@ pub struct Store {
     readers: Workers,
     lists: Workers,
     feed: Workers,
-    position: Arc<Mutex<Position>>,
     writer: Writer,
     opener: Opener,
     location: String,
@@ -109,30 +101,30 @@ impl Store {
     /// # Errors
     /// Why it cannot be used, and what to do about it.
     pub async fn open(at: &StoreAt, if_missing: IfMissing) -> Result<Arc<Self>, StoreError> {
-        Self::open_with(at, if_missing, FEED_KEPT).await
-    }
-
-    async fn open_with(at: &StoreAt, if_missing: IfMissing, feed_kept: i64) -> Result<Arc<Self>, StoreError> {
         let at = at.clone();
         let store = blocking(move || {
-            let (opener, readers, is_new) = match &at {
+            let (opener, readers, location, is_new) = match &at {
                 StoreAt::Sqlite(path) => {
                     let (path, file, is_new) = sqlite::prepare(path, if_missing)?;
-                    (Arc::new(move |access| sqlite::open(&path, file, access)) as Opener, sqlite::READERS, is_new)
+                    let location = path.display().to_string();
+                    (Arc::new(move |_| sqlite::open(&path, file)) as Opener, sqlite::READERS, location, is_new)
                 }
                 StoreAt::Postgres(at) => {
-                    let is_new = postgres::prepare(at, if_missing)?;
-                    let at = at.clone();
-                    (Arc::new(move |access| postgres::open(&at, access)) as Opener, postgres::READERS, is_new)
+                    let (at, is_new) = (at.clone(), postgres::prepare(at, if_missing)?);
+                    let location = at.to_string();
+                    (
+                        Arc::new(move |longest| postgres::open(&at, longest)) as Opener,
+                        postgres::READERS,
+                        location,
+                        is_new,
+                    )
                 }
             };
-            let location = location(&at);
-            let writer = Writer::start(&opener, &location, feed_kept)?;
-            let start = |name, count| Workers::start(name, count, &opener, &location);
+            let writer = Writer::start(&opener)?;
+            let start = |name, count| Workers::start(name, count, &opener);
             let (readers, lists, feed) =
                 (start("store-reader", readers)?, start("store-lists", 1)?, start("store-feed", 1)?);
-            let position = Arc::default();
-            Ok::<_, StoreError>(Arc::new(Store { readers, lists, feed, position, writer, opener, location, is_new }))
+            Ok::<_, StoreError>(Arc::new(Store { readers, lists, feed, writer, opener, location, is_new }))
         });
         let store = store.await?;
         store.changes_within(LIST).await?; // those from here on are news
@@ -181,28 +173,6 @@ impl Store {
         self.writer.ended().await;
     }
 
-    /// The caller of a write has stopped waiting, and it may still be committed: the change feed tells this process of it
-    /// as well.
-    pub fn hear_late_write(&self) {
-        self.writer.shared.renew_node();
-    }
-
-    /// Reads for a caller. `read` runs a second time if its connection had ended.
-    async fn read<T: Send + 'static>(
-        &self,
-        read: impl Fn(&mut dyn Conn) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.readers.run(READ, read).await
-    }
-
-    /// As [`Store::read`], for a list that may be long.
-    async fn list<T: Send + 'static>(
-        &self,
-        read: impl Fn(&mut dyn Conn) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.lists.run(LIST, read).await
-    }
-
     /// Changes what `change` says, or nothing where `work` fails, or where its caller stops waiting before it begins.
     async fn write<T: Send + 'static>(
         &self,
@@ -220,7 +190,7 @@ impl Store {
     ) -> Result<T, StoreError> {
         let (opener, shared) = (self.opener.clone(), self.writer.shared.clone());
         blocking(move || {
-            let mut conn = opener(Access::Bulk)?;
+            let mut conn = opener(LONG)?;
             conn.set_deadline(Instant::now() + LONG);
             conn.begin(TURN)?;
             let made = work(&mut *conn)?;
@@ -236,14 +206,6 @@ impl Store {
 /// The number of the newest of these migrations.
 fn newest_version(migrations: &refinery::Runner) -> i64 {
     migrations.get_migrations().iter().map(|m| i64::from(m.version())).max().unwrap_or(0)
-}
-
-/// Where a store is, as messages name it.
-fn location(at: &StoreAt) -> String {
-    match at {
-        StoreAt::Sqlite(path) => std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string(),
-        StoreAt::Postgres(at) => at.to_string(),
-    }
 }
 
 /// Runs `work` on a thread where it may block. If this is dropped, `work` goes on, and its result is dropped.

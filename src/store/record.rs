@@ -1,11 +1,8 @@
 //! One line of an import or export (contract section 2, "JSON Lines"). Its fields decide the kind of record.
 
-use std::fmt;
-
-use serde::de::{Error as _, MapAccess, Visitor};
 use serde::ser::SerializeMap;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
 
 use super::*;
 use crate::model::{NOTE_KINDS, Number, one_line};
@@ -53,8 +50,7 @@ impl Record {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(line: &[u8]) -> Result<Record, String> {
-        let fields: Result<Fields, String> = serde_json::from_slice(line).map_err(|e| reason(&e));
-        fields.and_then(Fields::record).map_err(shortened)
+        serde_json::from_slice(line).map_err(|e| reason(&e)).and_then(|fields| Fields(fields).record())
     }
 
     /// The guild that the record belongs to, or is.
@@ -65,32 +61,18 @@ impl Record {
     }
 }
 
-/// Characters shown of a reason's beginning and of its end. The reason may repeat a value of a megabyte.
-const REASON_SHOWN: usize = 120;
-
-fn shortened(reason: String) -> String {
-    let length = reason.chars().count();
-    if length <= 2 * REASON_SHOWN {
-        return reason;
-    }
-    let begin: String = reason.chars().take(REASON_SHOWN).collect();
-    let end: String = reason.chars().skip(length - REASON_SHOWN).collect();
-    format!("{begin}…{end}")
-}
-
 /// serde_json counts lines within its input, which is one line: only the column is of use.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    let position = format!(" at line {} column {}", error.line(), error.column());
-    match text.strip_suffix(&position) {
-        Some(what) if error.is_data() => what.to_owned(),
-        Some(what) => format!("not JSON: {what} at column {}", error.column()),
+    match text.split_once(" at line ") {
+        _ if error.is_data() => r#"no object such as {"guild":"81384788765712384","name":"Night Watch"}"#.to_owned(),
+        Some((what, _)) => format!("not JSON: {what} at column {}", error.column()),
         None => text,
     }
 }
 
-/// The fields of a line that are not read yet. No two have one name.
-struct Fields(Vec<(String, Value)>);
+/// The fields of a line that are not read yet.
+struct Fields(Map<String, Value>);
 
 impl Fields {
     fn record(mut self) -> Result<Record, String> {
@@ -116,12 +98,11 @@ impl Fields {
     }
 
     fn has(&self, field: &str) -> bool {
-        self.0.iter().any(|(name, _)| name == field)
+        self.0.contains_key(field)
     }
 
     fn take(&mut self, field: &str) -> Result<Value, String> {
-        let at = self.0.iter().position(|(name, _)| name == field);
-        at.map(|at| self.0.swap_remove(at).1).ok_or_else(|| format!("'{field}' is missing"))
+        self.0.remove(field).ok_or_else(|| format!("'{field}' is missing"))
     }
 
     fn text(&mut self, field: &str) -> Result<String, String> {
@@ -144,45 +125,17 @@ impl Fields {
 
     /// A field of another kind of record, or of none, is a mistake and is not ignored.
     fn whole(self, kind: &str, record: Record) -> Result<Record, String> {
-        match self.0.first() {
-            Some((field, _)) => Err(format!("{kind} has no field '{field}'")),
+        match self.0.keys().next() {
+            Some(field) => {
+                Err(format!("{kind} has no field '{}'", field.chars().take(SHOWN_OF_NAME).collect::<String>()))
+            }
             None => Ok(record),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Fields {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_map(ReadFields)
-    }
-}
-
-struct ReadFields;
-
-/// More than any record has.
-const MOST_FIELDS: usize = 8;
-
-impl<'de> Visitor<'de> for ReadFields {
-    type Value = Fields;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object such as {\"guild\":\"81384788765712384\",\"name\":\"Night Watch\"}")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
-        let mut fields = Fields(Vec::with_capacity(MOST_FIELDS));
-        while let Some((name, value)) = map.next_entry::<String, Value>()? {
-            if fields.has(&name) {
-                return Err(A::Error::custom(format!("'{name}' is given twice")));
-            }
-            if fields.0.len() == MOST_FIELDS {
-                return Err(A::Error::custom("it has more fields than any record"));
-            }
-            fields.0.push((name, value));
-        }
-        Ok(fields)
-    }
-}
+/// Characters shown of a field's name, which may be a megabyte long.
+const SHOWN_OF_NAME: usize = 40;
 
 #[cfg(test)]
 mod fuzz;

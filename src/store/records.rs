@@ -106,19 +106,19 @@ pub enum StoreError {
     /// Another process holds the store, or the queue is full: nothing was written, try again.
     #[error("the store is busy: {0}")]
     Busy(String),
-    /// The server cannot be reached, or did not answer: nothing was written.
-    #[error("{0}")]
-    Unreachable(String),
     /// What is to be changed does not exist.
     #[error("{0}")]
     NotFound(String),
     /// What is to be made exists, or breaks a rule.
     #[error("{0}")]
     Refused(String),
-    /// The disk, the file or the server failed. Nobody sees a write that ended so, and it is undone.
+    /// The disk, the file or the server failed, or the server did not answer. Nobody sees a write that ended so, and it is undone.
     #[error("{0}")]
     Failed(String),
     /// It is not known whether the write happened: its commit was sent, and no answer came.
     #[error("{0}")]
     Unknown(String),
+    /// As `Unknown`: the store does not answer.
+    #[error("{0}")]
+    Late(String),
 }

@@ -8,13 +8,23 @@ use crate::model::{GuildId, MAX_MEMBER_NAME, MemberId, NoteKind};
 /// There is no store at `location`.
 pub(super) fn no_store(location: impl Display) -> StoreError {
     StoreError::Refused(format!(
-        "there is no store at {location}; `guildgate guild add`, `guildgate import` and `guildgate serve` make one there. \
-         If it is elsewhere, run this in the folder of its gateway.toml, or name that file with --config"
+        "there is no store at {location}; `guildgate guild add`, `guildgate import` and `guildgate serve` make one, and \
+         --config names the gateway.toml of another"
     ))
 }
 
-pub(super) fn guild_exists(guild: &GuildId) -> StoreError {
-    StoreError::Refused(format!("guild {guild} is in the store already; `guildgate guild list` shows it"))
+/// A store of this schema, where `newest` is the newest one that is known.
+pub(super) fn newer(location: impl Display, schema: i64, newest: i64) -> StoreError {
+    StoreError::Failed(format!(
+        "{location} was written by a newer Guildgate (its schema is {schema}, this one knows {newest}); run that one"
+    ))
+}
+
+/// A store that would be migrated beside others, which would not know what they find.
+pub(super) fn older_and_open(location: impl Display) -> StoreError {
+    StoreError::Failed(format!(
+        "{location} was written by an older Guildgate, and another process or node has it open; stop that and try again"
+    ))
 }
 
 pub(crate) fn unknown_guild(guild: &GuildId) -> StoreError {
@@ -24,94 +34,35 @@ pub(crate) fn unknown_guild(guild: &GuildId) -> StoreError {
     ))
 }
 
-/// A store of this schema, where `newest` is the newest one that is known.
-pub(super) fn newer(location: impl Display, schema: i64, newest: i64) -> StoreError {
-    StoreError::Failed(format!(
-        "{location} was written by a newer Guildgate (its schema is {schema}, this one knows {newest}); run that version or a \
-         later one"
-    ))
-}
-
-pub(super) fn key_exists(id: &str) -> StoreError {
-    StoreError::Refused(format!("key {id} is in the store already"))
-}
-
 pub(crate) fn unknown_key(id: &str) -> StoreError {
     StoreError::NotFound(format!("there is no key {id}; `guildgate key list` shows those there are"))
 }
 
-pub(super) fn expired_key(id: &str) -> StoreError {
-    StoreError::Refused(format!(
-        "key {id} has expired, and its new secret would be refused at once; \
-         `guildgate key set {id} --expires 90d` lets it work again"
-    ))
-}
-
-pub(super) fn secret_taken(id: &str) -> StoreError {
-    StoreError::Refused(format!("the secret is that of key {id} already; make another one"))
-}
-
 /// Refuses a member's name that is too long.
 pub(super) fn member_name(name: &str) -> Result<(), String> {
-    let length = name.len();
-    if length <= MAX_MEMBER_NAME {
-        return Ok(());
+    match name.len() {
+        0..=MAX_MEMBER_NAME => Ok(()),
+        length => Err(format!("a member's name is at most {MAX_MEMBER_NAME} bytes long, and this one has {length}")),
     }
-    Err(format!("a member's name is at most {MAX_MEMBER_NAME} bytes long, and this one has {length}"))
 }
 
 pub(crate) fn unknown_member(guild: &GuildId, member: MemberId) -> StoreError {
-    StoreError::NotFound(format!(
-        "guild {guild} has no member {member}; `guildgate member list --guild {guild}` shows those there are"
-    ))
+    let list = format!("`guildgate member list --guild {guild}`");
+    StoreError::NotFound(format!("guild {guild} has no member {member}; {list} shows those there are"))
 }
 
 /// `what` is the kind of note.
 pub(crate) fn unknown_note(guild: &GuildId, what: &str, id: i64) -> StoreError {
-    StoreError::NotFound(format!(
-        "guild {guild} has no {what} {id}; `guildgate {what} list --guild {guild}` shows those there are"
-    ))
+    let list = format!("`guildgate {what} list --guild {guild}`");
+    StoreError::NotFound(format!("guild {guild} has no {what} {id}; {list} shows those there are"))
 }
 
-/// Refuses a note (`what` is its kind) whose id another member has.
-pub(super) fn must_be_of(
-    member: MemberId,
-    owner: Option<MemberId>,
-    guild: &GuildId,
-    (what, id): (&str, i64),
-) -> Result<(), StoreError> {
-    match owner {
-        Some(owner) if owner != member => Err(StoreError::Refused(format!(
-            "{what} {id} of guild {guild} is member {owner}'s; remove it there first, or use another id"
-        ))),
-        _ => Ok(()),
-    }
-}
-
-pub(super) fn ids_used_up(kind: &NoteKind) -> StoreError {
-    let (name, highest) = (kind.name, i64::MAX);
+/// Members whose answers would be longer than they may be.
+pub(super) fn answer_too_long(kind: &NoteKind, of: &[(GuildId, MemberId)]) -> StoreError {
+    let who: Vec<_> = of.iter().map(|(guild, member)| format!("member {member} in guild {guild}")).collect();
+    let (name, plural, who) = (kind.name, kind.plural, who.join(", "));
     StoreError::Refused(format!(
-        "there is no id after {highest}, which a {name} of the guild has; remove that one (`guildgate {name} remove`), and add \
-         it again after this one"
-    ))
-}
-
-/// A note after which the answer about its member would be too long.
-pub(super) fn answer_too_long(kind: &NoteKind, guild: &GuildId, member: MemberId) -> StoreError {
-    let (name, plural) = (kind.name, kind.plural);
-    StoreError::Refused(format!(
-        "with it the answer of {plural} of member {member} in guild {guild} would be longer than 1 MiB; `guildgate {name} list \
-         --guild {guild} --member {member}` shows them, and `guildgate {name} remove` takes one away"
-    ))
-}
-
-/// As [`answer_too_long`], after an import.
-pub(super) fn answers_too_long(kind: &NoteKind, of: &[(GuildId, MemberId)]) -> StoreError {
-    let who =
-        of.iter().map(|(guild, member)| format!("member {member} of guild {guild}")).collect::<Vec<_>>().join(", ");
-    let plural = kind.plural;
-    StoreError::Refused(format!(
-        "the answer of {plural} would be longer than 1 MiB for {who}; nothing was imported. Leave out lines of {plural} about \
-         them, or remove some that the store has"
+        "the answer of {plural} would be longer than 1 MiB for {who}; nothing was written. Leave some out, or take some away \
+         with `guildgate {name} remove`"
     ))
 }

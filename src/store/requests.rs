@@ -27,11 +27,12 @@ impl Store {
     /// A member's points; 0 where the guild does not know the member.
     pub async fn points(&self, guild: &GuildId, member: MemberId) -> Result<i64, StoreError> {
         let guild = guild.clone();
-        self.read(move |conn| match conn.row(POINTS, values![&guild, member])? {
-            Some(mut row) => Ok(row.take::<Option<i64>>(0)?.unwrap_or(0)),
-            None => Err(StoreError::GuildDeparted(guild.clone())),
-        })
-        .await
+        self.readers
+            .run(READ, move |conn| match conn.row(POINTS, values![&guild, member])? {
+                Some(mut row) => Ok(row.take::<Option<i64>>(0)?.unwrap_or(0)),
+                None => Err(StoreError::GuildDeparted(guild.clone())),
+            })
+            .await
     }
 
     /// A member's notes of a kind, by id: those that are in the answer at `now` (Unix seconds).
@@ -43,18 +44,19 @@ impl Store {
         now: i64,
     ) -> Result<Vec<Note>, StoreError> {
         let (guild, after) = (guild.clone(), if kind.expires() { now } else { i64::MIN });
-        self.read(move |conn| {
-            let rows = conn.rows(NOTES, values![&guild, member, kind.code, after])?;
-            if rows.is_empty() {
-                return Err(StoreError::GuildDeparted(guild.clone()));
-            }
-            let note = |mut row: conn::Row| {
-                let Some(id) = row.take(0)? else { return Ok(None) };
-                Ok(Some(Note { id, author: row.take(1)?, text: row.take(2)?, number: row.take(3)? }))
-            };
-            rows.into_iter().map(note).filter_map(Result::transpose).collect()
-        })
-        .await
+        self.readers
+            .run(READ, move |conn| {
+                let rows = conn.rows(NOTES, values![&guild, member, kind.code, after])?;
+                if rows.is_empty() {
+                    return Err(StoreError::GuildDeparted(guild.clone()));
+                }
+                let note = |mut row: conn::Row| {
+                    let Some(id) = row.take(0)? else { return Ok(None) };
+                    Ok(Some(Note { id, author: row.take(1)?, text: row.take(2)?, number: row.take(3)? }))
+                };
+                rows.into_iter().map(note).filter_map(Result::transpose).collect()
+            })
+            .await
     }
 
     /// Sets a member's points, and makes the member (named by its id) if there is none; returns its name. Durable when it

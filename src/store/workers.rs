@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::StoreError;
-use super::conn::{Access, Conn};
+use super::conn::Conn;
+use super::{LIST, StoreError};
 use crate::clock::becomes_true;
 
 /// Jobs that may wait. A read takes microseconds where the file is in memory.
@@ -22,8 +22,8 @@ const QUEUE: usize = 16_384;
 /// How long closing waits for jobs that have begun, of which only a long list takes more than milliseconds.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Opens a connection to the store.
-pub(super) type Opener = Arc<dyn Fn(Access) -> Result<Box<dyn Conn>, StoreError> + Send + Sync>;
+/// Opens a connection to the store, whose statements the server ends after this time.
+pub(super) type Opener = Arc<dyn Fn(Duration) -> Result<Box<dyn Conn>, StoreError> + Send + Sync>;
 
 /// A job of the queue, which sends its own answer.
 type Job = Box<dyn FnOnce() + Send>;
@@ -39,11 +39,10 @@ pub(super) struct Workers {
     queue: Option<Sender<Job>>,
     conns: Arc<Conns>,
     threads: Vec<thread::JoinHandle<()>>,
-    location: String,
 }
 
 impl Workers {
-    pub(super) fn start(name: &str, count: usize, opener: &Opener, location: &str) -> Result<Self, StoreError> {
+    pub(super) fn start(name: &str, count: usize, opener: &Opener) -> Result<Self, StoreError> {
         let (queue, jobs) = bounded::<Job>(QUEUE);
         let conns = Arc::new(Conns { opener: opener.clone(), idle: Mutex::default() });
         let start = |_| {
@@ -54,7 +53,7 @@ impl Workers {
         };
         let threads = (0..count).map(start).collect::<Result<_, _>>();
         let threads = threads.map_err(|e| StoreError::Failed(format!("no thread for the store's reads: {e}")))?;
-        Ok(Workers { queue: Some(queue), conns, threads, location: location.to_owned() })
+        Ok(Workers { queue: Some(queue), conns, threads })
     }
 
     /// Runs `job`, and gives up after `within`. It is not begun if nobody waits for it any more, and runs a second time if
@@ -73,18 +72,11 @@ impl Workers {
         });
         let ended = || StoreError::Failed("a read of the store ended midway by a defect".to_owned());
         self.queue.as_ref().ok_or_else(ended)?.try_send(job).map_err(|error| match error {
-            TrySendError::Full(_) => StoreError::Busy(format!("{}: {QUEUE} reads wait already", self.location)),
+            TrySendError::Full(_) => StoreError::Busy(format!("{QUEUE} reads wait already")),
             TrySendError::Disconnected(_) => ended(),
         })?;
-        match timeout(within, answered).await {
-            Ok(answer) => answer.unwrap_or_else(|_| Err(ended())),
-            Err(_) => {
-                let location = &self.location;
-                Err(StoreError::Failed(format!(
-                    "{location} could not be read within {within:?}; check its disk or server"
-                )))
-            }
-        }
+        let silent = || StoreError::Failed("the store was not read in time; check its disk or server".to_owned());
+        timeout(within, answered).await.map_err(|_| silent())?.unwrap_or_else(|_| Err(ended()))
     }
 }
 
@@ -101,9 +93,9 @@ impl Conns {
         let mut is_first = true;
         loop {
             let idle = self.idle.lock().pop();
-            let mut conn = idle.map_or_else(|| (self.opener)(Access::Read), Ok)?;
+            let mut conn = idle.map_or_else(|| (self.opener)(LIST), Ok)?;
             conn.set_deadline(until);
-            let found = job(&mut *conn);
+            let found = conn.check().and_then(|()| job(&mut *conn));
             if conn.is_usable() {
                 self.idle.lock().push(conn);
             } else if found.is_err() && std::mem::take(&mut is_first) && Instant::now() < until {

@@ -1,31 +1,30 @@
 //! Group commit: one thread writes. It takes the writes that are queued, runs all of them in one transaction with one
 //! sync of the disk, and answers each caller after the commit.
 //!
-//! Until its commit is sent, a group that failed has written nothing ([`StoreError::Busy`], [`StoreError::Unreachable`],
+//! Until its commit is sent, a group that failed has written nothing ([`StoreError::Busy`],
 //! [`StoreError::Failed`]). A commit that fails may have happened ([`StoreError::Unknown`]): then the connection is opened
 //! anew, and nothing is acknowledged before [`Conn::recover`] has succeeded.
 //!
-//! A caller whose write has not begun in time stops waiting, and the thread begins no write that nobody waits for: both
-//! decide by one channel, so that a write whose caller was told that it is not written is not written.
+//! The thread alone decides what it begins: no write that has waited for a second, and none that nobody waits for any more.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
-use super::conn::{Access, Conn};
+use super::conn::Conn;
 use super::feed::{self, Changes};
 use super::requests::set_points;
 use super::workers::Opener;
-use super::{Change, GuildId, MemberId, StoreError};
-use crate::clock::becomes_true;
+use super::{Change, GuildId, LIST, MemberId, StoreError};
+use crate::clock::{AlignedTimer, becomes_true};
 
 /// Jobs that may wait. At the 50,000 writes a second that a disk does in groups this is a third of a second; a longer
 /// queue would only answer later, and hold more memory.
@@ -40,8 +39,8 @@ const GROUP: usize = 512;
 /// (guarantee 7).
 const BEGINS_WITHIN: Duration = Duration::from_secs(1);
 
-/// How much longer its caller waits for the thread to say so. It says nothing while the disk or the server hangs.
-const SAYS_SO: Duration = Duration::from_millis(100);
+/// How long a caller waits, so that a disk that stalls does not hold callers for ever.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Pause before a lock that another process holds is tried again.
 const RETRY: Duration = Duration::from_millis(5);
@@ -52,8 +51,8 @@ const ANSWER: Duration = Duration::from_millis(500);
 /// How long a commit may take at a server whose disk is slow.
 const COMMIT: Duration = Duration::from_secs(2);
 
-/// How often it is tried whether a store that could not be written to can be again, while nobody writes.
-const PROBE: Duration = Duration::from_secs(1);
+/// How often it is looked whether the thread has ended.
+const LOOKED_AT_EVERY: Duration = Duration::from_millis(250);
 
 /// How long closing waits for the writes that are queued: their lock, and their commit.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
@@ -61,7 +60,6 @@ const ENDS_WITHIN: Duration = Duration::from_secs(5);
 /// What the writer shares with those who read.
 #[derive(Debug)]
 pub(super) struct Shared {
-    location: String,
     /// Marks this store's own points in the change feed; drawn at random.
     node: AtomicI64,
     /// Why the last write failed, if it did and none has succeeded since.
@@ -82,22 +80,18 @@ impl Shared {
 
     /// Records whether the store can be written to, and logs it when that changes.
     fn set_fault(&self, fault: Option<String>) {
-        let (location, mut now) = (&self.location, self.fault.lock());
+        let mut now = self.fault.lock();
         match (&*now, &fault) {
-            (None, Some(why)) => tracing::error!("{location} cannot be written to: {why}"),
-            (Some(_), None) => tracing::info!("{location} can be written to again"),
+            (None, Some(why)) => tracing::error!("the store cannot be written to: {why}"),
+            (Some(_), None) => tracing::info!("the store can be written to again"),
             _ => {}
         }
         *now = fault;
     }
+}
 
-    fn not_begun(&self) -> StoreError {
-        StoreError::Busy(format!(
-            "{} could not be written to within {BEGINS_WITHIN:?}, because another process or an earlier write holds it, or \
-             because it does not respond; nothing was written, try again",
-            self.location
-        ))
-    }
+fn not_begun() -> StoreError {
+    StoreError::Busy(format!("it could not be written to within {BEGINS_WITHIN:?}, and nothing was written; try again"))
 }
 
 /// Sends jobs to the thread. Dropping it lets the thread finish its queue, and waits for that.
@@ -105,16 +99,12 @@ impl Shared {
 pub(super) struct Writer {
     queue: Option<SyncSender<Job>>,
     thread: JoinHandle<()>,
-    /// Closed when the thread has ended, in whatever way.
-    alive: watch::Receiver<()>,
     pub(super) shared: Arc<Shared>,
 }
 
 /// A write in the queue.
 struct Job {
     queued: Instant,
-    /// Tells its caller that it begins; `None`: it has told.
-    begins: Option<oneshot::Sender<()>>,
     work: Work,
     /// What came of it in the transaction that is not committed yet.
     made: Result<Made, StoreError>,
@@ -135,42 +125,36 @@ type Run = dyn Fn(&mut dyn Conn) -> Result<(Made, Option<Change>), StoreError> +
 type Made = Box<dyn Any + Send>;
 
 impl Writer {
-    pub(super) fn start(opener: &Opener, location: &str, feed_kept: i64) -> Result<Self, StoreError> {
-        let node =
-            getrandom::u64().map_err(|e| StoreError::Failed(format!("the system gives no random number: {e}")))?;
+    pub(super) fn start(opener: &Opener) -> Result<Self, StoreError> {
+        let node = getrandom::u64().map_err(|e| StoreError::Failed(format!("no random number: {e}")))?;
         let shared = Arc::new(Shared {
-            location: location.to_owned(),
             node: AtomicI64::new(node.cast_signed()),
             fault: Mutex::new(None),
             committed: Notify::new(),
         });
         let (queue, jobs) = mpsc::sync_channel(QUEUE);
         let (opener, shared_there) = (opener.clone(), shared.clone());
-        let mut thread =
-            Thread { jobs, conn: None, must_recover: false, commits: 0, feed_kept, opener, shared: shared_there };
-        let (ends_with_thread, alive) = watch::channel(());
-        let run = move || {
-            let _alive = ends_with_thread;
-            thread.run();
-        };
-        let thread = thread::Builder::new().name("store-writer".to_owned()).spawn(run);
+        let mut thread = Thread { jobs, conn: None, must_recover: false, opener, shared: shared_there };
+        let thread = thread::Builder::new().name("store-writer".to_owned()).spawn(move || thread.run());
         let thread = thread.map_err(|e| StoreError::Failed(format!("no thread for the store's writer: {e}")))?;
-        Ok(Writer { queue: Some(queue), thread, alive, shared })
+        Ok(Writer { queue: Some(queue), thread, shared })
     }
 
     /// Waits until the thread has ended: nothing is written any more.
     pub(super) async fn ended(&self) {
-        let mut alive = self.alive.clone();
-        while alive.changed().await.is_ok() {}
+        let timer = AlignedTimer::new();
+        while !self.thread.is_finished() {
+            timer.next_multiple_of(LOOKED_AT_EVERY).await;
+        }
     }
 
-    /// Queues a write of points, and waits until it is committed. Answers the member's name.
+    /// Queues a write of points, and waits until it is committed. Answers the member's name. If the caller stops waiting
+    /// before it begins, it is not done; afterwards it is.
     pub(super) async fn set_points(&self, guild: GuildId, member: MemberId, amount: i64) -> Result<String, StoreError> {
         self.queue(Work::Points { guild, member, amount }).await
     }
 
-    /// Queues `work`, which returns its result and the change for followers, and waits until it is committed. If the caller
-    /// stops waiting before it begins, it is not done; afterwards it is.
+    /// As [`Writer::set_points`], of `work`, which returns its result and the change for followers.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl Fn(&mut dyn Conn) -> Result<(T, Option<Change>), StoreError> + Send + 'static,
@@ -180,22 +164,20 @@ impl Writer {
     }
 
     async fn queue<T: 'static>(&self, work: Work) -> Result<T, StoreError> {
-        let ((begins, mut begun), (answer, answered)) = (oneshot::channel(), oneshot::channel());
+        let (answer, answered) = oneshot::channel();
         let made = Err(StoreError::Failed("the job was not run".to_owned()));
-        let job = Job { queued: Instant::now(), begins: Some(begins), work, made, answer };
+        let job = Job { queued: Instant::now(), work, made, answer };
         let stopped = || StoreError::Failed("the store's writer has stopped; start the server again".to_owned());
         self.queue.as_ref().ok_or_else(stopped)?.try_send(job).map_err(|e| match e {
             TrySendError::Full(_) => StoreError::Busy(format!("{QUEUE} writes wait already")),
             TrySendError::Disconnected(_) => stopped(),
         })?;
-        if timeout(BEGINS_WITHIN + SAYS_SO, &mut begun).await.is_err() {
-            // From here on it cannot begin; if it has begun meanwhile, its message is there.
-            begun.close();
-            begun.try_recv().map_err(|_| self.shared.not_begun())?;
-        }
-        let lost = "the store's writer has stopped; what it was writing may be stored";
-        let made = answered.await.unwrap_or_else(|_| Err(StoreError::Unknown(lost.to_owned())))?;
-        made.downcast().map(|made| *made).map_err(|_| StoreError::Unknown("a write made something else".to_owned()))
+        let Ok(answered) = timeout(ANSWERED_WITHIN, answered).await else {
+            self.shared.renew_node();
+            return Err(StoreError::Late("the store did not answer a write in time; check its disk".to_owned()));
+        };
+        let lost = || StoreError::Unknown("the store's writer has stopped; the write may be stored".to_owned());
+        answered.map_err(|_| lost())??.downcast().map(|made| *made).map_err(|_| lost())
     }
 }
 
@@ -210,11 +192,6 @@ impl Drop for Writer {
 }
 
 impl Job {
-    /// Tells the caller that it begins. Whether the caller still waits, or was told before.
-    fn begins(&mut self) -> bool {
-        self.begins.take().is_none_or(|begins| begins.send(()).is_ok())
-    }
-
     fn answer(self, committed: Result<(), StoreError>) {
         let _ = self.answer.send(committed.and(self.made)); // if nobody waits any more, what was written stays
     }
@@ -226,53 +203,33 @@ struct Thread {
     conn: Option<Box<dyn Conn>>,
     /// The outcome of the last commit is unknown.
     must_recover: bool,
-    commits: i64,
-    feed_kept: i64,
     opener: Opener,
     shared: Arc<Shared>,
 }
 
 impl Thread {
     fn run(&mut self) {
-        let mut group = Vec::with_capacity(GROUP);
-        loop {
-            let is_faulty = self.shared.fault.lock().is_some();
-            match self.jobs.recv_timeout(if is_faulty { PROBE } else { Duration::MAX }) {
-                Ok(job) => group.push(job),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
-            }
-            self.take_queued(&mut group);
-            self.serve(&mut group);
+        while let Ok(job) = self.jobs.recv() {
+            self.serve(&mut vec![job]);
         }
     }
 
-    fn take_queued(&self, group: &mut Vec<Job>) {
-        group.extend(self.jobs.try_iter().take(GROUP - group.len().min(GROUP)));
-    }
-
-    /// Commits the group, or answers each job why not; leaves it empty. An empty group only tries whether the store can be
-    /// written to.
+    /// Commits the group and what is queued, or answers each job why not; leaves it empty.
     fn serve(&mut self, group: &mut Vec<Job>) {
-        let is_probe = group.is_empty();
         loop {
+            group.extend(self.jobs.try_iter().take(GROUP.saturating_sub(group.len())));
             let now = Instant::now();
             for job in group.extract_if(.., |job| job.queued + BEGINS_WITHIN <= now) {
-                job.answer(Err(self.shared.not_begun()));
+                job.answer(Err(not_begun()));
             }
-            if group.is_empty() && !is_probe {
-                return;
-            }
-            let until = group.iter().map(|job| job.queued).min().unwrap_or(now) + BEGINS_WITHIN;
-            let committed = self.commit(group, is_probe, until);
+            let Some(first) = group.iter().map(|job| job.queued).min() else { return };
+            let committed = self.commit(group, first + BEGINS_WITHIN);
             match &committed {
                 // Jobs that were queued meanwhile wait as well, each until its own deadline.
-                Err(StoreError::Busy(_)) if !is_probe => {
+                Err(StoreError::Busy(_)) => {
                     thread::sleep(RETRY);
-                    self.take_queued(group);
                     continue;
                 }
-                Err(StoreError::Busy(_)) => {}
                 Err(error) => self.shared.set_fault(Some(error.to_string())),
                 Ok(()) => self.shared.set_fault(None),
             }
@@ -284,10 +241,10 @@ impl Thread {
     }
 
     /// One transaction, which waits for others' locks until `until`.
-    fn commit(&mut self, group: &mut Vec<Job>, is_probe: bool, until: Instant) -> Result<(), StoreError> {
+    fn commit(&mut self, group: &mut Vec<Job>, until: Instant) -> Result<(), StoreError> {
         let mut conn = match self.conn.take() {
             Some(conn) => conn,
-            None => (self.opener)(Access::Write)?,
+            None => (self.opener)(LIST)?,
         };
         conn.set_deadline(until + ANSWER);
         if self.must_recover {
@@ -298,7 +255,7 @@ impl Thread {
             self.conn = Some(conn).filter(|conn| conn.is_usable());
             return Err(error);
         }
-        let written = self.write(&mut *conn, group, is_probe);
+        let written = self.write(&mut *conn, group, until);
         conn.set_deadline(Instant::now() + COMMIT);
         if written.is_err() {
             // A connection that fails to undo it is dropped, which undoes it as well.
@@ -310,7 +267,6 @@ impl Thread {
             return Err(error);
         } else {
             self.conn = Some(conn);
-            self.commits += 1;
         }
         if written? {
             self.shared.committed.notify_one();
@@ -319,10 +275,13 @@ impl Thread {
     }
 
     /// Everything of a transaction but its begin and commit. Returns whether this process reads of what was changed.
-    fn write(&self, conn: &mut dyn Conn, group: &mut Vec<Job>, is_probe: bool) -> Result<bool, StoreError> {
+    fn write(&self, conn: &mut dyn Conn, group: &mut Vec<Job>, until: Instant) -> Result<bool, StoreError> {
+        if Instant::now() >= until {
+            return Err(not_begun());
+        }
         // Read first, so that `renew_node` counts for all jobs whose callers stop waiting meanwhile.
         let node = self.shared.node();
-        group.retain_mut(Job::begins);
+        group.retain(|job| !job.answer.is_closed());
         // Of two writes to one member the later one counts, since they are committed together. Sorted, so that two nodes
         // that write the same members do not deadlock.
         let (mut amounts, mut others) = (BTreeMap::new(), Changes::new());
@@ -340,11 +299,8 @@ impl Thread {
                 job.made = made.ok_or_else(|| StoreError::GuildDeparted(guild.clone()));
             }
         }
-        let mut own: Changes = names.into_keys().map(|(_, member)| Change::Member(member)).collect();
-        if is_probe {
-            own.insert(Change::Member(MemberId::ZERO)); // something has to be written, that costs others next to nothing
-        }
-        feed::add(conn, [(node, &own), (feed::NOBODY, &others)], self.feed_kept, self.commits)?;
+        let own: Changes = names.into_keys().map(|(_, member)| Change::Member(member)).collect();
+        feed::add(conn, [(node, &own), (feed::NOBODY, &others)])?;
         Ok(!others.is_empty())
     }
 }
@@ -357,7 +313,7 @@ fn run(conn: &mut dyn Conn, work: &Run, changes: &mut Changes) -> Result<Result<
         let undone = conn.batch("ROLLBACK TO job");
         // Where that fails, the connection or the whole transaction did, and not this job alone.
         match error {
-            StoreError::Busy(_) | StoreError::Unreachable(_) => return Err(error.clone()),
+            StoreError::Busy(_) => return Err(error.clone()),
             StoreError::Failed(_) => undone.map_err(|_| error.clone())?,
             _ => undone?,
         }

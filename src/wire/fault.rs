@@ -97,19 +97,17 @@ impl Fault {
             }
             Fault::MemberMissing => (4, 400, "memberID is missing", "Param 'memberID' is not provided!"),
             Fault::MemberNotInteger => {
-                (5, 400, "memberID is no integer", "Param 'memberID' should contain only integers!")
+                (5, 400, "memberID not integer", "Param 'memberID' should contain only integers!")
             }
             Fault::AmountMissing => (6, 400, "amount is missing", "Param 'amount' is not provided!"),
-            Fault::AmountNotInteger => (7, 400, "amount is no integer", "Param 'amount' should contain only integers!"),
+            Fault::AmountNotInteger => (7, 400, "amount not integer", "Param 'amount' should contain only integers!"),
             Fault::Repeated(_) => (8, 400, "a parameter is repeated", "Param '{}' is provided more than once!"),
             Fault::UnknownOperation => (10, 404, "unknown operation", "Unknown operation!"),
             Fault::MethodNotPost => (11, 405, "the method is not POST", "Method should be POST!"),
             Fault::TooManyRequests { .. } => (12, 429, "over a limit", "Too many requests! Try again in {} s."),
             Fault::NotAForm => (13, 415, "the body is not a form", "Body should be application/x-www-form-urlencoded!"),
             Fault::BodyTooLarge => (14, 413, "the body is too large", "Body is too large!"),
-            Fault::NotAllowed(_) => {
-                (15, 403, "the key's scope does not cover it", "This API key is not allowed to use {}!")
-            }
+            Fault::NotAllowed(_) => (15, 403, "not in the key's scope", "This API key is not allowed to use {}!"),
             Fault::Malformed => (16, 400, "malformed request", "Malformed request!"),
             Fault::PlainHttp => {
                 let message = "Malformed request! This port speaks TLS: use https instead of http.";
@@ -117,14 +115,11 @@ impl Fault {
             }
             Fault::TooSlow => (17, 408, "the request took too long", "Request took too long!"),
             Fault::NoUsableAnswer => {
-                let message = "The service gave no usable answer. Try again later.";
-                (20, 502, "no usable answer from the origin", message)
+                (20, 502, "no usable answer", "The service gave no usable answer. Try again later.")
             }
-            Fault::Unavailable { .. } => {
-                (21, 503, "the service is unavailable", "The service is not available. Try again later.")
-            }
+            Fault::Unavailable { .. } => (21, 503, "not available", "The service is not available. Try again later."),
             Fault::OriginTimeout => {
-                (22, 504, "the origin took too long", "The service took too long to answer. Try again later.")
+                (22, 504, "origin too slow", "The service took too long to answer. Try again later.")
             }
         }
     }
@@ -155,11 +150,6 @@ impl Fault {
     /// Whether the origin failed and gave no answer, so that stale-if-error applies.
     pub const fn is_origin_failure(self) -> bool {
         matches!(self, Fault::NoUsableAnswer | Fault::Unavailable { .. } | Fault::OriginTimeout)
-    }
-
-    /// The spec's own refusals that an origin may answer with (02 to 05), by code.
-    pub fn from_origin(code: u8) -> Option<Fault> {
-        Fault::of_code(code).filter(|_| (2..=5).contains(&code))
     }
 
     /// The whole line, `<code> | <message>`.

@@ -84,9 +84,8 @@ fn signed(text: &str) -> Option<i64> {
 
 /// Whether a `Content-Type` names the form type; its case and parameters are ignored.
 pub fn is_form_type(content_type: &[u8]) -> bool {
-    const FORM: &[u8] = b"application/x-www-form-urlencoded";
-    let essence = || content_type.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
-    content_type == FORM || essence().eq_ignore_ascii_case(FORM)
+    let essence = content_type.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
+    essence.eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub use form::{Form, is_form_type};
 pub use framing::Framing;
 pub use map::{first_expiry, set_points_line};
 pub use operation::{Answer, Kind, Operation, Param, Request, Source};
-pub use origin_answer::{MAX_ORIGIN_ANSWER, UnusableAnswer, parse_origin_answer};
+pub use origin_answer::{MAX_ORIGIN_ANSWER, TOO_LONG, parse_origin_answer};
 pub use request_id::RequestId;
 #[cfg(feature = "otlp")]
 pub use request_span::{OriginSpan, RequestSpan};

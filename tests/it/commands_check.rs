@@ -215,14 +215,11 @@ async fn what_ends_serve_for_its_configuration_ends_check_in_the_same_words() {
 fn a_store_that_serve_cannot_use_ends_check_at_the_setting_that_names_it() {
     type Put = fn(&World);
     let cases: [(Put, &str); 3] = [
-        (|world| drop(world.write("guildgate.db", "Dear diary, today nothing")), "is not an SQLite file"),
-        (
-            |world| std::fs::create_dir(world.path("guildgate.db")).unwrap(),
-            "is a folder; name a file in it for the store",
-        ),
+        (|world| drop(world.write("guildgate.db", "Dear diary, today nothing")), "it is no sound store"),
+        (|world| std::fs::create_dir(world.path("guildgate.db")).unwrap(), "is not a file; name a file for the store"),
         (
             |world| std::os::unix::fs::symlink("gone.db", world.path("guildgate.db")).unwrap(),
-            "guildgate.db is a link to what is not there",
+            "No such file or directory",
         ),
     ];
     for (put, what) in cases {

@@ -31,10 +31,10 @@ async fn a_postgres_server_that_refuses_is_named_with_what_it_said_and_never_the
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let with = |password: &str| url.replace("bot@", &format!("bot:{password}@"));
     for (url, words) in [
-        (url.clone(), ["password missing", "origin.store has none"]),
-        (with("wrong-one"), ["password authentication failed for user \"bot\"", "check user and password"]),
-        (with(password).replace(&port, &closed), ["Connection refused", "is the server running"]),
-        (with(password) + "x", ["does not exist", "createdb"]),
+        (url.clone(), ["password missing", "what origin.store says"]),
+        (with("wrong-one"), ["password authentication failed for user \"bot\"", "lets this user in"]),
+        (with(password).replace(&port, &closed), ["Connection refused", "check that the server runs"]),
+        (with(password) + "x", ["does not exist", "what origin.store says"]),
     ] {
         let world = World::new(&config(&url));
         let at = if words[0] == "Connection refused" { &closed } else { &port };
@@ -65,40 +65,6 @@ fn a_url_with_a_slip_is_named_by_check_without_its_password() {
         let ran = world.run(&["check"]).failed(2).names(&["gateway.toml:4:9: origin.store", words]);
         assert!(!ran.stderr.contains("ter2") && !ran.stdout.contains("ter2"), "{ran:?}");
     }
-}
-
-#[tokio::test]
-async fn the_stores_url_is_read_from_a_file_as_every_secret_is() {
-    let (_server, url, password) = with_passwords().await;
-    let world = World::new(&config("file:store.url"));
-    world.run(&["check"]).failed(2).names(&["origin.store", "store.url cannot be read"]);
-    for (content, words) in [
-        ("", "store.url is empty"),
-        ("a.db\nb.db\n", "has several lines"),
-        ("\u{1}", "control characters"),
-        ("postgres://bot:hun@ter2@host/db\n", "%40"),
-    ] {
-        world.write("store.url", content);
-        let ran = world.run(&["check"]).failed(2).names(&["gateway.toml:4:", "origin.store", words]);
-        assert!(!ran.stderr.contains("ter2"), "{ran:?}");
-    }
-    world.write("store.url", b"\xff\xfe");
-    world.run(&["check"]).failed(2).names(&["is not UTF-8 text"]);
-    world.write("store.url", "x".repeat(17 << 10));
-    world.run(&["check"]).failed(2).names(&["is larger than"]);
-    // With or without an end of its line.
-    for end in ["", "\n", "\r\n"] {
-        world.write("store.url", url.replace("bot@", &format!("bot:{password}@")) + end);
-        let ran = world.run(&["check"]).done();
-        assert!(ran.stdout.contains("postgres://bot@") && !ran.stdout.contains(password), "{}", ran.stdout);
-    }
-    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
-    let mut server = world.serve(&[]);
-    server.ready().await;
-    // A path is as good as a URL, and starts where every path of the configuration does.
-    world.write("store.url", "there.db\n");
-    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
-    assert!(world.path("there.db").exists());
 }
 
 #[tokio::test]
@@ -146,9 +112,7 @@ async fn sslmode_says_whether_the_server_is_verified() {
 async fn sslmode_require_does_not_do_without_tls() {
     let url = Postgres::shared().database().await;
     let world = World::new(&format!("[origin]\nstore = \"{url}?sslmode=require\"\n"));
-    let ran =
-        world.run(&["guild", "list"]).failed(1).names(&["server does not support TLS", "ssl = on", "sslmode=prefer"]);
-    assert!(!ran.stderr.contains("is the server running"), "{ran:?}");
+    world.run(&["guild", "list"]).failed(1).names(&["server does not support TLS"]);
     world.write("gateway.toml", format!("[origin]\nstore = \"{url}\"\n"));
     world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
 }

@@ -3,7 +3,6 @@
 
 use std::net::SocketAddr;
 
-use crate::serving_log::fill_stderr;
 use crate::support::*;
 
 /// Has a thread of the server, which it knows by its name, fail to read the clock once there is a file: the standard
@@ -29,11 +28,7 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 }
 "#;
 
-on_both_stores!(
-    a_server_whose_writer_has_ended_exits_with_1_within_a_second_and_says_why,
-    a_server_whose_writer_ends_while_it_drains_exits_with_1_within_a_second,
-    a_server_whose_writer_has_ended_exits_with_1_within_a_second_where_nobody_reads_its_stderr,
-);
+on_both_stores!(a_server_whose_writer_has_ended_exits_with_1_within_a_second_and_says_why);
 
 /// How many writes are tried until one meets the fault.
 const WRITES: i64 = 5;
@@ -110,37 +105,4 @@ async fn a_server_whose_writer_has_ended_exits_with_1_within_a_second_and_says_w
     }
     gate.restart_after_kill().await;
     gate.get_points("bot", "7").await.is(&(5 + n).to_string());
-}
-
-async fn a_server_whose_writer_ends_while_it_drains_exits_with_1_within_a_second(kind: Kind) {
-    let fault = Fault::in_thread("store-writer");
-    let gate = TestGateway::on(kind).key("bot").points("7", 3).launched_by(fault.launcher);
-    let gate = gate.set("server.drain_timeout", r#""60s""#).set("server.body_timeout", r#""60s""#);
-    let mut gate = gate.start().await;
-    let request = gate.request("setPoints", "bot", "memberID=7&amount=6").header("Expect", "100-continue");
-    let mut held = Vec::new();
-    for _ in 0..=WRITES {
-        let mut connection = gate.connect().await;
-        connection.send(request.head()).await;
-        assert_eq!(connection.answer().await.status, 100);
-        held.push(connection);
-    }
-    gate.process().signal(nix::sys::signal::Signal::SIGTERM);
-    gate.has_said("stopping: ").await;
-    let write = async |n: i64| held[usize::try_from(n).unwrap()].send(request.body_bytes()).await;
-    fault.ends(gate.process(), write).await;
-    says_why(&gate.stderr());
-}
-
-async fn a_server_whose_writer_has_ended_exits_with_1_within_a_second_where_nobody_reads_its_stderr(kind: Kind) {
-    let fault = Fault::in_thread("store-writer");
-    let (world, _, secrets) = TestGateway::on(kind).key("bot").points("7", 3).prepare().await;
-    let (mut process, address, _stderr) = Process::unread(&mut world.command_by(fault.launcher, &["serve"]));
-    fill_stderr(address, &secrets["bot"]).await;
-    let request = Request::post("/setPoints", "memberID=7&amount=6").key(&secrets["bot"]);
-    let mut connections = Vec::new();
-    let write = async |_| {
-        connections.extend(sent_if_possible(address, &request).await);
-    };
-    fault.ends(&mut process, write).await;
 }

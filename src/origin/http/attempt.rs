@@ -10,7 +10,7 @@ use super::answer::AnswerHeader;
 use super::backend::Backend;
 use super::connection::{BodyError, Connection, HeaderError, RETRY_AFTER};
 use crate::origin::OriginRequest;
-use crate::wire::{Fault, Operation, UnusableAnswer, parse_origin_answer};
+use crate::wire::{Fault, Operation, TOO_LONG, parse_origin_answer};
 
 /// The outcome of one request on one connection.
 pub(super) enum Attempt {
@@ -100,7 +100,7 @@ pub(super) async fn attempt(
             Attempt::Answered(answer)
         }
         Err(BodyError::TooLong) => {
-            let why = UnusableAnswer::TooLong;
+            let why = TOO_LONG;
             tracing::warn!(request_id = %id, upstream = %backend, status, %why, "the origin's answer is not usable");
             Attempt::Broken(judge(operation, &header, b""))
         }

@@ -61,8 +61,7 @@ pub(crate) async fn counts_survive_restarts_are_seen_by_others_and_are_no_change
 }
 
 pub(crate) async fn a_day_is_reset_for_keys_that_are_known_and_others_are_told(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    test.add_guild(&guild("g")).await;
+    let test = TestStore::with_guild(kind).await;
     let second = test.open_second().await;
     assert!(refused(test.store().reset_day("a", false).await).contains("no key a"));
     add(&test, 10, [("a", 7), ("b", 2)]).await;

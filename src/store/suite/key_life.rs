@@ -8,8 +8,7 @@ use crate::store::{KeyChange, Previous};
 
 /// A store with the key k1, whose secret is "one".
 pub(crate) async fn with_key(kind: Kind) -> TestStore {
-    let test = TestStore::new(kind).await;
-    test.add_guild(&guild("g")).await;
+    let test = TestStore::with_guild(kind).await;
     test.store().create_key(key("k1", b"one")).await.unwrap();
     test
 }
@@ -96,8 +95,7 @@ pub(crate) async fn a_previous_secret_ends_with_its_overlap_or_with_the_whole_ke
     assert_eq!(rotated.previous_ends(), Some(200));
     assert_eq!(KeyRecord { expires: Some(150), ..rotated.clone() }.previous_ends(), Some(150));
     assert_eq!(KeyRecord { expires: Some(250), ..rotated.clone() }.previous_ends(), Some(200));
-    let test = TestStore::new(kind).await;
-    test.add_guild(&guild("g")).await;
+    let test = TestStore::with_guild(kind).await;
     test.store().create_key(rotated.clone()).await.unwrap();
     assert_eq!(test.store().keys().await.unwrap(), [rotated]);
 }

@@ -24,6 +24,16 @@ const FIRST_RECORDS: &str = "INSERT INTO guild (id, name, gone) VALUES ('555', '
             'website', NULL, 'write', 1795252529, NULL, 1795252529 FROM guild WHERE NOT gone; \
     UPDATE feed SET seq = 1; INSERT INTO change (seq, node, kind) VALUES (1, 5, 2)";
 
+/// What an export of it says.
+const FIRST_LINES: [&str; 6] = [
+    r#"{"guild":"555","name":"Gone Fishing"}"#,
+    r#"{"guild":"81384788765712384","name":"Night Watch"}"#,
+    r#"{"guild":"81384788765712384","member":"8","name":"8","points":-3}"#,
+    r#"{"guild":"81384788765712384","member":"190551803669118976","name":"Ada","points":1250}"#,
+    r#"{"guild":"81384788765712384","member":"190551803669118976","warn":"1","author":"Mod","reason":"spam","expires":4102444800}"#,
+    r#"{"guild":"81384788765712384","member":"190551803669118976","review":"1","author":"Bo","rating":5,"text":"Quick and kind"}"#,
+];
+
 /// An empty location, and for PostgreSQL a session that has it open as another node has.
 async fn of_first_schema(kind: Kind) -> (StoreAt, TempDir, Option<tokio_postgres::Client>) {
     let folder = tempfile::tempdir().unwrap();
@@ -140,15 +150,8 @@ pub(crate) async fn a_store_of_the_first_schema_is_brought_up_to_date_with_all_i
             ..first.clone()
         };
         assert_eq!(store.keys().await.unwrap(), [first, second]);
-        let ada = member(190_551_803_669_118_976);
-        let listed = |id, name: &str, points| MemberRecord { member: id, name: name.into(), points };
-        let members = [listed(member(8), "8", -3), listed(ada, "Ada", 1250)];
-        assert_eq!(store.members(&here, None, usize::MAX).await.unwrap(), members);
-        assert_eq!(store.members(&departed, None, usize::MAX).await.unwrap(), []);
-        let warn = Note { id: 1, author: "Mod".into(), text: "spam".into(), number: 4_102_444_800 };
-        assert_eq!(store.notes_of(&WARN, &here, ada, 0).await.unwrap(), [warn]);
-        let review = Note { id: 1, author: "Bo".into(), number: 5, text: "Quick and kind".into() };
-        assert_eq!(store.notes_of(&REVIEW, &here, ada, 0).await.unwrap(), [review]);
+        let exported = super::transfer::exported(&store).await;
+        assert_eq!(exported.lines().collect::<Vec<_>>(), FIRST_LINES);
         assert_eq!(store.daily(0).await.unwrap(), []);
     }
     // And what the new schema brings can be written into it.

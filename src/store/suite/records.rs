@@ -20,26 +20,8 @@ pub(crate) fn key(id: &str, secret: &[u8]) -> KeyRecord {
     }
 }
 
-pub(crate) async fn a_key_whose_id_has_a_nul_is_unknown(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    let (store, id) = (test.store(), "k\0");
-    let found = store.key(id).await;
-    assert!(matches!(found, Ok(None) | Err(StoreError::NotFound(_))), "{found:?}");
-    let unknown = [
-        store.revoke_key(id).await,
-        store.set_key(id, KeyChange::default()).await.map(drop),
-        store.rotate_key(id, Digest::of(b"two"), None, 0).await.map(drop),
-        store.reset_day(id, false).await,
-    ];
-    for answer in unknown {
-        assert!(matches!(answer, Err(StoreError::NotFound(_))), "{answer:?}");
-    }
-    assert_eq!(store.write_fault(), None);
-}
-
 pub(crate) async fn the_last_uses_of_many_keys_are_recorded(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    test.add_guild(&guild("g")).await;
+    let test = TestStore::with_guild(kind).await;
     for id in ["k1", "k2"] {
         test.store().create_key(key(id, id.as_bytes())).await.unwrap();
     }
@@ -63,23 +45,14 @@ pub(crate) async fn a_key_with_a_wrong_id_secret_or_guild_is_refused(kind: Kind)
     assert_eq!(test.store().keys().await.unwrap(), []);
 }
 
-pub(crate) async fn a_guild_is_added_once_and_only_an_existing_one_can_depart(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    test.store().add_guild(&guild("g"), "Night\nWatch").await.unwrap();
-    refused(test.store().add_guild(&guild("g"), "Other").await);
-    refused(test.store().set_guild(&guild("h"), None, Some(true)).await);
-    let expected = GuildRecord { id: guild("g"), name: "Night Watch".to_owned(), departed: false };
-    assert_eq!(test.store().guilds().await.unwrap(), [expected]);
-}
-
 pub(crate) async fn a_renamed_guild_is_the_same_guild(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    test.add_guild(&guild("g")).await;
+    let test = TestStore::with_guild(kind).await;
     test.store().set_points(&guild("g"), member(7), 5).await.unwrap();
     test.store().set_guild(&guild("g"), None, Some(true)).await.unwrap();
     let second = test.open_second().await;
     test.store().set_guild(&guild("g"), Some("Day\nWatch"), None).await.unwrap();
     assert_eq!(others_changes(&second).await, [Change::Directory]);
+    refused(test.store().add_guild(&guild("g"), "Other").await);
     let expected = GuildRecord { id: guild("g"), name: "Day Watch".to_owned(), departed: true };
     assert_eq!(second.guilds().await.unwrap(), [expected]);
     assert_eq!(test.store().members(&guild("g"), None, usize::MAX).await.unwrap().len(), 1);
@@ -126,8 +99,7 @@ pub(crate) async fn a_guild_is_removed_with_everything_of_it_and_begins_empty_wh
 }
 
 pub(crate) async fn setting_a_member_changes_the_given_fields(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    test.add_guild(&guild("g")).await;
+    let test = TestStore::with_guild(kind).await;
     let listed = async || {
         let all = test.store().members(&guild("g"), None, usize::MAX).await.unwrap();
         all.into_iter().map(|m| (m.member.get(), m.name, m.points)).collect::<Vec<_>>()
@@ -143,40 +115,21 @@ pub(crate) async fn setting_a_member_changes_the_given_fields(kind: Kind) {
 }
 
 pub(crate) async fn a_member_is_removed_with_its_warns_and_reviews(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    test.add_guild(&guild("g")).await;
+    let test = TestStore::with_guild(kind).await;
     for id in [7, 8] {
         warn(test.store(), member(id), 100).await;
         review(test.store(), member(id), "kind").await;
     }
-    test.store().remove_member(&guild("g"), member(7)).await.unwrap();
-    refused(test.store().remove_member(&guild("g"), member(7)).await);
-    let owners: Vec<_> = test
-        .store()
-        .notes(&WARN, &guild("g"), None, None, usize::MAX)
-        .await
-        .unwrap()
-        .into_iter()
-        .map(|w| w.0)
-        .collect();
-    assert_eq!(owners, [member(8)]);
-    assert_eq!(test.store().notes(&REVIEW, &guild("g"), Some(member(7)), None, usize::MAX).await.unwrap(), []);
-    assert_eq!(test.store().notes(&REVIEW, &guild("g"), Some(member(8)), None, usize::MAX).await.unwrap().len(), 1);
-}
-
-pub(crate) async fn a_warn_or_review_is_removed_by_its_id_once(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    test.add_guild(&guild("g")).await;
-    let warn = warn(test.store(), member(7), 100).await;
-    let review = review(test.store(), member(7), "kind").await;
-    let second = test.open_second().await;
-    test.store().remove_note(&WARN, &guild("g"), warn).await.unwrap();
-    assert_eq!(others_changes(&second).await, [Change::Member(member(7))]);
-    test.store().remove_note(&REVIEW, &guild("g"), review).await.unwrap();
-    refused(test.store().remove_note(&WARN, &guild("g"), warn).await);
-    refused(test.store().remove_note(&REVIEW, &guild("g"), review).await);
-    assert_eq!(test.store().notes(&WARN, &guild("g"), None, None, usize::MAX).await.unwrap(), []);
-    assert_eq!(test.store().notes(&REVIEW, &guild("g"), None, None, usize::MAX).await.unwrap(), []);
+    let (store, g) = (test.store(), guild("g"));
+    store.remove_member(&g, member(7)).await.unwrap();
+    refused(store.remove_member(&g, member(7)).await);
+    for kind in [&WARN, &REVIEW] {
+        let left = store.notes(kind, &g, None, None, usize::MAX).await.unwrap();
+        assert_eq!(left.iter().map(|(of, note)| (of.get(), note.id)).collect::<Vec<_>>(), [(8, 2)]);
+        store.remove_note(kind, &g, 2).await.unwrap();
+        refused(store.remove_note(kind, &g, 2).await);
+        assert_eq!(store.notes(kind, &g, None, None, usize::MAX).await.unwrap(), []);
+    }
 }
 
 pub(crate) async fn a_page_begins_after_an_id_and_has_so_many_items(kind: Kind) {
@@ -243,9 +196,8 @@ pub(crate) async fn a_warn_or_review_is_put_under_an_id_again_and_again_and_neve
 }
 
 pub(crate) async fn a_warn_or_review_that_makes_an_answer_longer_than_a_mebibyte_is_refused(kind: Kind) {
-    let test = TestStore::new(kind).await;
+    let test = TestStore::with_guild(kind).await;
     let (store, g) = (test.store(), guild("g"));
-    test.add_guild(&g).await;
     for (note, number) in [(&WARN, 4_000_000_000), (&REVIEW, 5)] {
         let of = |id, text: String| Note { id, author: "Mod".into(), text, number };
         store.add_note(note, &g, member(7), of(0, "x".repeat(100_000))).await.unwrap();

@@ -4,27 +4,9 @@
 use super::*;
 use crate::model::{MAX_MEMBER_NAME, REVIEW, WARN};
 
-pub(crate) async fn a_member_unknown_to_the_guild_has_nothing(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    let store = test.store();
-    test.add_guild(&guild("g")).await;
-    assert_eq!(store.points(&guild("g"), member(7)).await.unwrap(), 0);
-    assert_eq!(store.notes_of(&WARN, &guild("g"), member(7), 0).await.unwrap(), []);
-    assert_eq!(store.notes_of(&REVIEW, &guild("g"), member(7), 0).await.unwrap(), []);
-}
-
-pub(crate) async fn set_points_makes_the_member_named_by_its_id(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    let store = test.store();
-    test.add_guild(&guild("g")).await;
-    assert_eq!(store.set_points(&guild("g"), member(7), 5).await.unwrap(), "7");
-    assert_eq!(store.points(&guild("g"), member(7)).await.unwrap(), 5);
-}
-
 pub(crate) async fn points_may_be_any_signed_64_bit_number_of_the_largest_member(kind: Kind) {
-    let test = TestStore::new(kind).await;
+    let test = TestStore::with_guild(kind).await;
     let store = test.store();
-    test.add_guild(&guild("g")).await;
     for amount in [i64::MAX, i64::MIN, -1, 0] {
         store.set_points(&guild("g"), member(i64::MAX as u64), amount).await.unwrap();
         assert_eq!(store.points(&guild("g"), member(i64::MAX as u64)).await.unwrap(), amount);
@@ -59,9 +41,8 @@ pub(crate) async fn a_guild_that_is_missing_or_departed_is_refused_for_every_ope
 }
 
 pub(crate) async fn warn_and_review_ids_count_up_by_guild_and_are_sorted(kind: Kind) {
-    let test = TestStore::new(kind).await;
+    let test = TestStore::with_guild(kind).await;
     let store = test.store();
-    test.add_guild(&guild("g")).await;
     for expected in 1..=11 {
         assert_eq!(warn(store, member(expected as u64 % 2), 100).await, expected);
         assert_eq!(review(store, member(expected as u64 % 2), "kind").await, expected);
@@ -73,26 +54,16 @@ pub(crate) async fn warn_and_review_ids_count_up_by_guild_and_are_sorted(kind: K
 }
 
 pub(crate) async fn a_warn_is_hidden_from_the_second_of_its_expiry(kind: Kind) {
-    let test = TestStore::new(kind).await;
+    let test = TestStore::with_guild(kind).await;
     let store = test.store();
-    test.add_guild(&guild("g")).await;
     warn(store, member(7), 100).await;
     assert_eq!(store.notes_of(&WARN, &guild("g"), member(7), 99).await.unwrap().len(), 1);
     assert_eq!(store.notes_of(&WARN, &guild("g"), member(7), 100).await.unwrap(), []);
 }
 
-pub(crate) async fn what_is_stored_is_one_line(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    let store = test.store();
-    test.add_guild(&guild("g")).await;
-    review(store, member(7), "two\r\nlines\u{85}").await;
-    assert_eq!(store.notes_of(&REVIEW, &guild("g"), member(7), 0).await.unwrap()[0].text, "two  lines ");
-}
-
 pub(crate) async fn a_members_name_is_at_most_64_kib_long(kind: Kind) {
-    let test = TestStore::new(kind).await;
+    let test = TestStore::with_guild(kind).await;
     let store = test.store();
-    test.add_guild(&guild("g")).await;
     let name = "é".repeat(MAX_MEMBER_NAME / 2);
     store.set_member(&guild("g"), member(7), Some(&name), None).await.unwrap();
     let why = refused(store.set_member(&guild("g"), member(7), Some(&format!("{name}x")), None).await);
@@ -101,13 +72,12 @@ pub(crate) async fn a_members_name_is_at_most_64_kib_long(kind: Kind) {
 }
 
 pub(crate) async fn of_own_changes_only_points_are_not_reported(kind: Kind) {
-    let test = TestStore::new(kind).await;
+    let test = TestStore::with_guild(kind).await;
     let store = test.store();
-    test.add_guild(&guild("g")).await;
     assert_eq!(others_changes(store).await, [Change::Directory]);
     store.set_points(&guild("g"), member(7), 5).await.unwrap();
     assert_eq!(others_changes(store).await, []);
-    store.hear_late_write();
+    store.writer.shared.renew_node();
     assert_eq!(others_changes(store).await, [], "what was read before");
     warn(store, member(7), 100).await;
     assert_eq!(others_changes(store).await, [Change::Member(member(7))]);

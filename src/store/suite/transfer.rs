@@ -2,7 +2,7 @@
 //! imported. A property test compares the store with a second implementation of the rules.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::io::{self, BufRead, Cursor};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use proptest::prelude::*;
@@ -32,7 +32,11 @@ async fn import(test: &TestStore, text: impl AsRef<[u8]>, mode: Mode) -> Result<
 }
 
 async fn export(test: &TestStore) -> String {
-    let store = test.store().clone();
+    exported(test.store()).await
+}
+
+pub(crate) async fn exported(store: &Arc<Store>) -> String {
+    let store = store.clone();
     let export = move || {
         let mut out = Vec::new();
         store.export(&mut out, &mut |_| {}).unwrap();
@@ -68,53 +72,16 @@ pub(crate) async fn an_import_is_exported_byte_for_byte_and_read_back(kind: Kind
     assert_eq!(test.store().add_note(&WARN, &watch, ada, warn_for("again", 0)).await.unwrap(), 18);
 }
 
-pub(crate) async fn what_exists_is_replaced_and_within_a_file_the_later_line_wins(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    import(&test, SAMPLE, Mode::AllOrNothing).await.unwrap();
-    let later = r#"{"guild":"81384788765712384","name":"Day Watch"}
-{"guild":"81384788765712384","member":"190551803669118976","name":"Eve","points":1}
-{"guild":"81384788765712384","member":"190551803669118976","name":"Ida","points":-2}
-{"guild":"81384788765712384","member":"190551803669118976","warn":"17","author":"Mod","reason":"a","expires":1}
-{"guild":"81384788765712384","member":"190551803669118976","warn":"17","author":"Mod","reason":"b","expires":2}
-{"guild":"81384788765712384","member":"190551803669118976","review":"9","author":"Bo","rating":1,"text":"Slow"}
-"#;
-    import(&test, later, Mode::AllOrNothing).await.unwrap();
-    let lines: Vec<&str> = later.lines().collect();
-    let expected = [lines[0], lines[2], lines[4], lines[5], ""].join("\n");
-    assert_eq!(export(&test).await, expected);
-}
-
-pub(crate) async fn a_warn_or_review_whose_id_another_member_has_moves(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    import(&test, SAMPLE, Mode::AllOrNothing).await.unwrap();
-    let moved = SAMPLE.replace("190551803669118976", "5").replace("Ada", "Bea");
-    import(&test, &moved, Mode::AllOrNothing).await.unwrap();
-    let ada = SAMPLE.lines().nth(1).unwrap();
-    assert_eq!(export(&test).await, format!("{moved}{ada}\n"));
-}
-
-pub(crate) async fn a_warn_for_an_unknown_member_makes_it_named_by_its_id(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    let text = r#"{"guild":"g","member":"007","warn":"1","author":"Mod","reason":"spam","expires":1}
-{"guild":"g","member":"8","review":"1","author":"Bo","rating":1,"text":""}
-{"guild":"g","name":"Later"}"#;
-    import(&test, text, Mode::AllOrNothing).await.unwrap();
-    let out = export(&test).await;
-    assert!(out.contains(r#"{"guild":"g","member":"7","name":"7","points":0}"#), "{out}");
-    assert!(out.contains(r#"{"guild":"g","member":"8","name":"8","points":0}"#), "{out}");
-}
-
 pub(crate) async fn a_bad_line_is_reported_by_number_and_reason_and_nothing_is_imported(kind: Kind) {
     let cases = [
         ("not json", "1: not JSON"),
         (r#"{"guild":"g","name":"G"} {"#, "1: not JSON: trailing characters at column 26"),
-        ("[]", "1: invalid type: sequence, expected an object"),
+        ("[]", "1: no object such as"),
         (r#"{"name":"G"}"#, "1: 'guild' is missing"),
         (r#"{"guild":1,"name":"G"}"#, "1: 'guild' is a text in quotes"),
         (r#"{"guild":"a b","name":"G"}"#, "1: 'guild': a guild id is"),
         (r#"{"guild":"g"}"#, "1: 'name' is missing"),
         (r#"{"guild":"g","name":"G","colour":1}"#, "1: a guild has no field 'colour'"),
-        (r#"{"guild":"g","name":"G","name":"H"}"#, "1: 'name' is given twice"),
         (r#"{"guild":"g","name":"G","points":1}"#, "1: a guild has no field 'points'"),
         (r#"{"guild":"g","member":"7","name":"G"}"#, "1: 'points' is missing"),
         (r#"{"guild":"g","member":"-7","name":"G","points":1}"#, "1: 'member': a member id is digits"),
@@ -150,10 +117,9 @@ nonsense
 {"guild":"later","name":"Later"}"#;
     let found = reasons(import(&test, text, Mode::AllOrNothing).await);
     let missing = "guild nowhere is neither in the file nor in the store";
-    assert_eq!(found.len(), 3);
-    assert!(found[0].starts_with(&format!("1: {missing}")));
+    assert_eq!(found.len(), 2);
+    assert!(found[0].starts_with(&format!("1: {missing} (lines about it: 2)")));
     assert!(found[1].starts_with("2: not JSON"));
-    assert!(found[2].starts_with(&format!("4: {missing}")));
 
     let imported = import(&test, text, Mode::Partial).await.unwrap();
     assert_eq!((imported.records, imported.bad.total), (2, 3));
@@ -268,41 +234,6 @@ fn both(first: &[Record], second: &[Record]) -> String {
     expected(&left.into_iter().chain(second.iter().cloned()).collect::<Vec<_>>())
 }
 
-pub(crate) async fn a_line_of_ten_megabytes_is_a_bad_line(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    let (head, tail) = SAMPLE.split_at(SAMPLE.find('\n').unwrap() + 1);
-    let open = move || {
-        let long = io::repeat(b' ').take(10 << 20);
-        Ok(BufReader::new(head.as_bytes().chain(long).chain(&b"\n"[..]).chain(tail.as_bytes())))
-    };
-    let imported = import_from(&test, open, Mode::Partial).await.unwrap();
-    assert_eq!(imported.records, 4);
-    assert_eq!(imported.bad.to_string(), "line 2: longer than 1048576 bytes");
-    assert_eq!(export(&test).await, SAMPLE);
-}
-
-pub(crate) async fn a_source_that_fails_leaves_the_store_unchanged(kind: Kind) {
-    struct Broken;
-    impl Read for Broken {
-        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
-            Err(io::Error::other("broken"))
-        }
-    }
-    // In either of the two readings.
-    for whole in [0, 1] {
-        let test = TestStore::new(kind).await;
-        let readings = AtomicU32::new(0);
-        let open = move || {
-            let is_whole = readings.fetch_add(1, Ordering::Relaxed) < whole;
-            let end: Box<dyn Read> = if is_whole { Box::new(io::empty()) } else { Box::new(Broken) };
-            Ok(BufReader::new(SAMPLE.as_bytes().chain(end)))
-        };
-        let answer = import_from(&test, open, Mode::Partial).await;
-        assert!(matches!(answer, Err(ImportError::Read(_))), "{answer:?}");
-        assert_eq!(export(&test).await, "");
-    }
-}
-
 pub(crate) async fn a_file_that_changes_between_its_two_readings_is_not_imported(kind: Kind) {
     let test = TestStore::new(kind).await;
     let readings = AtomicU32::new(0);
@@ -321,20 +252,8 @@ pub(crate) async fn an_import_that_is_dropped_leaves_nothing(kind: Kind) {
     assert_eq!(export(&test).await, "{\"guild\":\"g\",\"name\":\"A guild\"}\n");
 }
 
-pub(crate) async fn an_import_keeps_that_a_guild_has_departed(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    let watch = guild("81384788765712384");
-    test.store().add_guild(&watch, "Old").await.unwrap();
-    test.store().set_guild(&watch, None, Some(true)).await.unwrap();
-    import(&test, SAMPLE, Mode::AllOrNothing).await.unwrap();
-    let guilds = test.store().guilds().await.unwrap();
-    assert_eq!((guilds[0].name.as_str(), guilds[0].departed), ("Night Watch", true));
-    is_departed(test.store().points(&watch, member(190_551_803_669_118_976)).await);
-}
-
 pub(crate) async fn an_import_of_longer_answers_than_a_mebibyte_is_refused_and_names_the_members(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    test.add_guild(&guild("g")).await;
+    let test = TestStore::with_guild(kind).await;
     for (number, note) in NOTE_KINDS.into_iter().map(|note| if note.expires() { (i64::MAX, note) } else { (5, note) }) {
         let line = |id: i64, bytes: usize| {
             let text = "x".repeat(bytes);
@@ -348,7 +267,7 @@ pub(crate) async fn an_import_of_longer_answers_than_a_mebibyte_is_refused_and_n
         import(&test, line(1, room - 300_000) + &line(2, 100), Mode::AllOrNothing).await.unwrap();
         for mode in [Mode::AllOrNothing, Mode::Partial] {
             let why = import(&test, line(2, 300_000), mode).await.unwrap_err().to_string();
-            assert!(why.contains("member 7 of guild g") && why.contains(note.plural), "{why}");
+            assert!(why.contains("member 7 in guild g") && why.contains(note.plural), "{why}");
         }
         let found = test.store().notes(note, &guild("g"), None, None, usize::MAX).await.unwrap();
         assert_eq!(found[1].1.text.len(), 100, "nothing was imported");
