@@ -10,7 +10,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::authorize::InSession;
 use super::problem::Problem;
 use crate::json::from_object;
 
@@ -62,17 +61,8 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
             let detail = "the body must be JSON: Content-Type: application/json";
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
         }
-        let is_of_form = request.extensions().get::<InSession>().is_some();
         let bytes = Bytes::from_request(request, state).await.map_err(|e| Problem::bad_request(e.body_text()))?;
-        from_object(&bytes).map(JsonBody).map_err(|error| {
-            let fault = error.to_string();
-            // Who filled in a form has seen no body, and no line or column of it.
-            let location = format!(" at line {} column {}", error.line(), error.column());
-            Problem::bad_request(match fault.strip_suffix(&location) {
-                Some(fault) if is_of_form => fault.to_owned(),
-                Some(_) | None => format!("the body: {fault}"),
-            })
-        })
+        from_object(&bytes).map(JsonBody).map_err(|error| Problem::bad_request(format!("the body: {error}")))
     }
 }
 

@@ -51,6 +51,7 @@ pub(super) fn router(shared: Arc<Shared>, hosts: Hosts, is_tls: bool) -> Router 
     let api_of_pages = api.clone().layer(from_fn_with_state(shared.clone(), authorize::authorize));
     api.merge(pages::routes(shared.clone(), api_of_pages, hosts, is_tls))
         .merge(api::health::routes().with_state(shared.clone()))
+        .fallback(async || Problem::not_found("there is no such path; see /api/openapi.json"))
         .layer(from_fn_with_state(shared, authorize::authorize))
 }
 

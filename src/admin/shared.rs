@@ -7,9 +7,7 @@ use std::time::Instant;
 
 use parking_lot::RwLock;
 use serde::Serialize;
-use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
-use tokio::task::spawn_blocking;
 use utoipa::ToSchema;
 
 use super::MAX_CHANGES;
@@ -175,10 +173,8 @@ pub struct Shared {
     pub(super) started: Instant,
     pub(super) sessions: Sessions,
     pub(super) traffic: Traffic,
-    /// For one replay of recorded decisions at a time, each on a thread of its own.
+    /// For one replay of recorded decisions at a time, each on a thread for what blocks.
     pub(super) replays: Arc<Mutex<()>>,
-    /// For one piece of work over all keys at a time.
-    pub(super) key_scans: Arc<Mutex<()>>,
     /// The gateway's store, if it has one. The gateway hears of changes that are made here as of those of any other process.
     pub(super) store: Option<Arc<Store>>,
     /// A permit for each change under way, which goes on if its caller hangs up.
@@ -208,26 +204,9 @@ impl Shared {
             sessions: Sessions::default(),
             traffic: Traffic::default(),
             replays: Arc::default(),
-            key_scans: Arc::default(),
             store,
             changes: Arc::new(Semaphore::new(MAX_CHANGES)),
         }
-    }
-
-    /// Does work that takes long where there are many keys, on a thread of its own and one at a time: other requests wait
-    /// for none of it, and no number of requests takes more than one core.
-    pub(super) async fn over_all_keys<T: Send + 'static, W: Future<Output = Result<T, Problem>>>(
-        self: &Arc<Self>,
-        work: impl FnOnce(Arc<Shared>) -> W + Send + 'static,
-    ) -> Result<T, Problem> {
-        let one = self.key_scans.clone().lock_owned().await;
-        let (shared, runtime) = (self.clone(), Handle::current());
-        let work = spawn_blocking(move || {
-            let done = runtime.block_on(work(shared));
-            drop(one); // not before the work has ended, although nobody may wait for it any more
-            done
-        });
-        work.await.unwrap_or_else(|_| Err(Problem::unavailable("the keys could not be read; the log says why", 1)))
     }
 
     /// The records of guilds.

@@ -25,7 +25,7 @@ async fn now_shows_requests_by_outcome_and_latency() {
     }
     points(&gate, "wrong").await;
     let page = dashboard.get("/").await.text;
-    for part in ["<svg", "incorrect key", "95.0 %", "<th scope=\"row\">hit</th><td class=\"number\">19</td>", "ready"] {
+    for part in ["<svg", "incorrect key", "95.0 %", "hit</th><td class=\"number\" data-label=\"Requests\">19<", "ready"] {
         assert!(page.contains(part), "{part} is not in {page}");
     }
     let part = dashboard.get("/?part=main").await.text;
@@ -83,7 +83,7 @@ async fn an_upstream_that_is_out_is_named() {
     }
     let dashboard = gate.dashboard().await;
     let page = dashboard.get("/").await.text;
-    assert!(page.contains("127.0.0.1:9 gets no requests") && page.contains("<td>out</td>"), "{page}");
+    assert!(page.contains("127.0.0.1:9 gets no requests") && page.contains(">out</td>"), "{page}");
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn the_only_upstream_is_named_while_it_does_not_answer() {
     let told = format!("{} failed its last requests or health checks, and is still asked", gate.origin().url());
     let page = dashboard.get("/").await.text;
     assert!(page.contains("role=\"alert\">") && page.contains(&told), "{page}");
-    assert!(page.contains("<td>failing, in use as the last one</td>"), "{page}");
+    assert!(page.contains(">failing, in use as the last one</td>"), "{page}");
     assert!(admin.get("/metrics").await.text.contains(&format!("{sample} 0")));
     assert_eq!(admin.get("/readyz").await.status, 200, "it still answers from memory");
     gate.origin_mut().come_back();
@@ -136,7 +136,7 @@ async fn a_key_is_made_changed_rotated_and_revoked_and_each_is_in_the_audit_log(
 
     let change = [("name", "renamed"), ("tier", "gold"), ("scope", "write"), ("expires", "never")];
     let changed = dashboard.post(&format!("{page}/change"), &change).await;
-    assert_eq!((changed.status, changed.header("location")), (303, &*format!("{page}?done=changed")), "{changed:?}");
+    assert_eq!((changed.status, changed.header("location")), (303, &*format!("{page}?done=change")), "{changed:?}");
     let text = dashboard.get(&page).await.text;
     assert!(text.contains("renamed") && text.contains("<option value=\"gold\" selected>"), "{text}");
     let unknown =
@@ -275,7 +275,7 @@ async fn a_key_shows_its_limits_and_refusals() {
         assert!(text.contains("<meter "), "{text}");
     }
     let reset = dashboard.post(&format!("{page}/reset-day"), &[]).await;
-    assert_eq!(reset.header("location"), format!("{page}?done=reset"), "{reset:?}");
+    assert_eq!(reset.header("location"), format!("{page}?done=reset-day"), "{reset:?}");
     eventually(PATIENCE, "the day is whole", || async { dashboard.get(&page).await.text.contains("0 of 100") }).await;
 }
 
@@ -285,13 +285,12 @@ async fn the_configuration_is_shown_and_reloaded() {
     let dashboard = gate.dashboard().await;
     let page = dashboard.get("/configuration").await.text;
     assert!(page.contains("<code>admin.listen</code>") && page.contains("[limits]"), "{page}");
-    assert!(page.contains("There were none since the start."), "{page}");
     let file = gate.world().path("gateway.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, format!("{text}\n[answers]\nservice_name = \"Tower\"\n")).unwrap();
     let done = dashboard.post("/configuration/reload", &[]).await;
-    assert!(done.status == 200 && done.text.contains("The files were reloaded"), "{done:?}");
-    assert!(dashboard.get("/configuration").await.text.contains("answers.service_name"));
+    let page = dashboard.get(done.header("location")).await.text;
+    assert!(page.contains("The files were reloaded") && page.contains("<code>answers.service_name</code>"), "{page}");
     std::fs::write(&file, format!("{text}\n[answers]\nservice_nam = \"<b>\"\n")).unwrap();
     let refused = dashboard.post("/configuration/reload", &[]).await;
     assert!(refused.status == 422 && refused.text.contains("gateway.toml:"), "{refused:?}");
@@ -310,7 +309,7 @@ async fn the_configuration_is_shown_and_reloaded() {
     assert!(rejected.contains("rejected") && rejected.contains("service_name") && !rejected.contains("<b>"), "{page}");
     assert!(!accepted.contains("rejected"), "{page}");
     std::fs::write(&file, &text).unwrap();
-    assert_eq!(dashboard.post("/configuration/reload", &[]).await.status, 200);
+    assert_eq!(dashboard.post("/configuration/reload", &[]).await.status, 303);
     assert!(dashboard.get("/").await.text.contains("Nothing is wrong."));
 }
 
@@ -326,7 +325,7 @@ async fn the_cache_is_shown_and_purged() {
     let asked = gate.origin().asked("getPoints");
     for (typed, told) in [
         (&[("member", "x")][..], "<p class=\"alert\" role=\"alert\">a member id is digits, at most"),
-        (&[], "Name a guild or a member, or tick the box for everything."),
+        (&[], "Name a guild or a member, or tick the box for everything, and not both."),
         (&[("member", "7"), ("everything", "yes")], "and not both"),
     ] {
         let again = dashboard.post("/cache/purge", typed).await;
@@ -337,8 +336,8 @@ async fn the_cache_is_shown_and_purged() {
     gate.get_points("bot", "7").await.is("3");
     assert_eq!(gate.origin().asked("getPoints"), asked, "nothing was purged");
     let done = dashboard.post("/cache/purge", &[("guild", ""), ("member", "7")]).await;
-    assert_eq!((done.status, done.header("location")), (303, "/cache?done"), "{done:?}");
-    let page = dashboard.get("/cache?done").await.text;
+    assert_eq!((done.status, done.header("location")), (303, "/cache?done=purge"), "{done:?}");
+    let page = dashboard.get(done.header("location")).await.text;
     assert!(page.contains("were purged: none of them is used") && page.contains("stays in memory until"), "{page}");
     gate.get_points("bot", "7").await.is("3");
     assert_eq!(gate.origin().asked("getPoints"), asked + 1);
@@ -451,7 +450,7 @@ async fn the_last_refusals_are_explained() {
     gate.has_logged("access.log", "the refusal", |line| line.contains(&id)).await;
     let why = gate.run(&["why", &id]).done().stdout;
     assert!(why.contains("It was over the limit `rate` of its tier"), "{why}");
-    for sentence in why.lines() {
+    for sentence in why.lines().filter(|sentence| !sentence.contains(", named ")) {
         let sentence = sentence.replace('"', "&quot;").replace('<', "&lt;");
         assert!(page.contains(&sentence), "`why` says: {sentence}\nThe page: {page}");
     }

@@ -113,16 +113,12 @@ impl UsageRow {
 /// Lists the keys that were used on the last day, those with the most requests first.
 #[utoipa::path(get, path = "/api/usage", operation_id = "listUsage", params(ListParams),
     responses((status = 200, body = Usage)))]
-async fn list(State(shared): State<Arc<Shared>>, Params(params): Params<ListParams>) -> Result<Json<Usage>, Problem> {
-    let limit = params.limit.get();
-    let list = async move |shared: Arc<Shared>| {
-        let mut used = shared.gateway.used_keys();
-        used.sort_by_cached_key(|(requests, key)| (Reverse(*requests), key.id.clone()));
-        let keys = used.len();
-        let items = used.into_iter().take(limit).map(|(_, key)| UsageRow::new(&shared.gateway.usage(key))).collect();
-        Ok(Json(Usage { items, keys }))
-    };
-    shared.over_all_keys(list).await
+async fn list(State(shared): State<Arc<Shared>>, Params(params): Params<ListParams>) -> Json<Usage> {
+    let mut used = shared.gateway.used_keys();
+    used.sort_by_cached_key(|(requests, key)| (Reverse(*requests), key.id.clone()));
+    let keys = used.len();
+    let shown = used.into_iter().take(params.limit.get());
+    Json(Usage { items: shown.map(|(_, key)| UsageRow::new(&shared.gateway.usage(key))).collect(), keys })
 }
 
 /// Shows the use of one key.
