@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use super::audit::MAX_CHANGE;
 use super::problem::Problem;
+use super::server::MAX_CONNECTIONS;
 use super::shared::Shared;
 use super::tokens::Role;
 use crate::clock::seconds_up;
@@ -25,6 +26,9 @@ use crate::limits::Limiter;
 
 /// The largest body. The longest warn or review that is of use has a few KiB.
 const MAX_BODY: usize = 64 * 1024;
+
+/// Changes at once, those among them whose callers have hung up: as many as connections.
+const MAX_CHANGES: usize = MAX_CONNECTIONS;
 
 /// For a whole body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -67,25 +71,21 @@ async fn authorize_and_audit(shared: &Arc<Shared>, request: Request, next: Next)
     };
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let is_read = matches!(method, Method::GET | Method::HEAD);
-    let permitted = match is_allowed(role, is_read, &path) {
-        true => Ok(()),
-        false => {
-            let detail = format!("the {} token may not {method} {path}", role.name());
-            Err(Problem::new(StatusCode::FORBIDDEN, detail))
-        }
-    };
+    let detail = format!("the {} token may not {method} {path}", role.name());
+    let refused = Problem::new(StatusCode::FORBIDDEN, detail);
+    let permitted = is_allowed(role, is_read, &path).then_some(()).ok_or(refused);
     if is_read {
         permitted?;
         return Ok(run_handler(request, next).await);
     }
+    if shared.own.changes.len() >= MAX_CHANGES {
+        return Err(Problem::unavailable(format!("{MAX_CHANGES} changes are under way"), 1));
+    }
     // hyper drops this task when the caller hangs up; the change, in a task of its own, still finishes and its audit
     // line is written.
-    let permit = shared.changes.clone().acquire_owned().await;
-    let shared = shared.clone();
-    let task = tokio::spawn(async move {
-        let _permit = permit;
-        change(&shared, role, permitted, request, next).await
-    });
+    let of_change = shared.clone();
+    let task = async move { change(&of_change, role, permitted, request, next).await };
+    let task = shared.own.changes.spawn(task);
     let detail = "this is a defect, which the log names; please report it";
     task.await.map_err(|_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail))
 }
@@ -121,9 +121,12 @@ fn authenticate(shared: &Shared, headers: &HeaderMap) -> Result<Role, Problem> {
 /// Whose token it is. Valid ones are never throttled.
 pub(super) fn role_of(shared: &Shared, token: &[u8]) -> Result<Role, Problem> {
     shared.tokens.role_of(token).ok_or_else(|| {
-        match shared.attempts.charge(&Limiter::new(ATTEMPTS), shared.gateway.clock().now()) {
+        match shared.own.attempts.charge(&Limiter::new(ATTEMPTS), shared.gateway.clock().now()) {
             Ok(()) => Problem::unauthorized(),
-            Err(wait) => Problem::too_many_attempts(seconds_up(wait).max(1)),
+            Err(wait) => {
+                let detail = "too many attempts with a wrong token; a valid one is always accepted";
+                Problem::new(StatusCode::TOO_MANY_REQUESTS, detail).with(RETRY_AFTER, seconds_up(wait).max(1).into())
+            }
         }
     })
 }

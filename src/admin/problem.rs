@@ -94,11 +94,6 @@ impl Problem {
         Problem::new(StatusCode::UNAUTHORIZED, detail).with(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
     }
 
-    pub(super) fn too_many_attempts(seconds: u64) -> Self {
-        let detail = "too many attempts with a wrong token; a valid one is always accepted";
-        Problem::new(StatusCode::TOO_MANY_REQUESTS, detail).with(RETRY_AFTER, seconds.into())
-    }
-
     /// With every fault of what was to be put in force or tried.
     pub(super) fn with_faults(detail: &str, faults: Vec<ReloadFault>) -> Self {
         Problem { faults, ..Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail) }
@@ -108,7 +103,7 @@ impl Problem {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
+    pub(super) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
         self
     }

@@ -25,7 +25,8 @@ async fn now_shows_requests_by_outcome_and_latency() {
     }
     points(&gate, "wrong").await;
     let page = dashboard.get("/").await.text;
-    for part in ["<svg", "incorrect key", "95.0 %", "hit</th><td class=\"number\" data-label=\"Requests\">19<", "ready"] {
+    for part in ["<svg", "incorrect key", "95.0 %", "hit</th><td class=\"number\" data-label=\"Requests\">19<", "ready"]
+    {
         assert!(page.contains(part), "{part} is not in {page}");
     }
     let part = dashboard.get("/?part=main").await.text;

@@ -119,7 +119,7 @@ fn is_own_form(headers: &HeaderMap) -> bool {
 fn visit(pages: &Arc<Pages>, request: &Request) -> Option<Visit> {
     let is_use = request.uri().query() != Some(REFRESH);
     let now = pages.shared.gateway.clock().now();
-    let role = session_id(request.headers()).and_then(|id| pages.shared.sessions.get(id, now, is_use))?;
+    let role = session_id(request.headers()).and_then(|id| pages.shared.own.sessions.get(id, now, is_use))?;
     let (peer, path) = (request.extensions().get::<Peer>().copied(), request.uri().path().to_owned());
     Some(Visit { pages: pages.clone(), role, peer, path, fields: Fields::default(), refused: None })
 }

@@ -1,6 +1,7 @@
 //! One key: its use in the last minute, hour and day, its limits, and what can be done with it.
 
 use axum::Extension;
+use axum::extract::Path;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Redirect};
 use maud::{Markup, html};
@@ -9,13 +10,12 @@ use serde_json::{Value, json};
 use super::keys::{issued, levels, meter, refusals, scope_choice, tier_choice};
 use super::layout::{Form, page, row, table, tick};
 use super::{Answer, Visit, in_path};
-use crate::admin::extract::Ids;
 use crate::admin::problem::Problem;
 use crate::gateway::KeyUsage;
 use crate::model::date_of;
 use crate::store::KeyRecord;
 
-pub(super) async fn show(Extension(visit): Extension<Visit>, Ids(id): Ids<String>) -> Answer {
+pub(super) async fn show(Extension(visit): Extension<Visit>, Path(id): Path<String>) -> Answer {
     let shared = visit.shared();
     let record = match shared.keys() {
         Ok(records) => records.store.key(&id).await?,
@@ -95,7 +95,7 @@ fn change_form(form: &Form<'_>, record: &KeyRecord) -> Markup {
 }
 
 /// Does with a key what one of its forms says.
-pub(super) async fn act(Extension(visit): Extension<Visit>, Ids((id, action)): Ids<(String, String)>) -> Answer {
+pub(super) async fn act(Extension(visit): Extension<Visit>, Path((id, action)): Path<(String, String)>) -> Answer {
     let fields = &visit.fields;
     let (method, below, body) = match &*action {
         "change" => {
@@ -112,7 +112,7 @@ pub(super) async fn act(Extension(visit): Extension<Visit>, Ids((id, action)): I
         "revoke" if fields.given("confirmed").is_some() => (Method::DELETE, "", Value::Null),
         "revoke" => {
             let problem = Problem::bad_request("Nothing was changed. Tick the box to revoke the key.");
-            return show(Extension(visit.refused(problem)), Ids(id)).await;
+            return show(Extension(visit.refused(problem)), Path(id)).await;
         }
         _ => return Err(Problem::not_found("there is no such form")),
     };
@@ -121,6 +121,6 @@ pub(super) async fn act(Extension(visit): Extension<Visit>, Ids((id, action)): I
         Ok(_) if action == "revoke" => Ok(Redirect::to("/keys?done=revoke").into_response()),
         Ok(_) => Ok(Redirect::to(&format!("/keys/{}?done={action}", in_path(&id))).into_response()),
         Err(problem) if problem.status() == StatusCode::NOT_FOUND => Err(problem),
-        Err(problem) => show(Extension(visit.refused(problem)), Ids(id)).await,
+        Err(problem) => show(Extension(visit.refused(problem)), Path(id)).await,
     }
 }

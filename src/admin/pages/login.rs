@@ -78,7 +78,7 @@ fn begin_session(
     headers: &HeaderMap,
     from: &str,
 ) -> Result<Response, Problem> {
-    let sessions = &pages.shared.sessions;
+    let sessions = &pages.shared.own.sessions;
     let role = role.map_err(|problem| match problem.status() {
         StatusCode::UNAUTHORIZED => Problem::new(StatusCode::UNAUTHORIZED, "The token is wrong."),
         _ => problem,
@@ -102,7 +102,7 @@ fn is_own_page(from: &str) -> bool {
 
 pub(super) async fn log_out(Extension(visit): Extension<Visit>, headers: HeaderMap) -> Response {
     let shared = visit.shared();
-    session_id(&headers).map(|id| shared.sessions.end(id));
+    session_id(&headers).map(|id| shared.own.sessions.end(id));
     let status = StatusCode::SEE_OTHER;
     shared.audit(visit.peer, visit.role.name(), &Method::POST, "/logout", status, Value::Null, None);
     ([(SET_COOKIE, cookie(&visit.pages, "", "; Max-Age=0"))], Redirect::to("/login")).into_response()

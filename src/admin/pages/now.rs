@@ -34,7 +34,7 @@ pub(super) async fn show(Extension(visit): Extension<Visit>) -> Answer {
 }
 
 fn content(shared: &Shared) -> Markup {
-    let samples = shared.traffic.samples(&shared.gateway);
+    let samples = shared.own.traffic.samples(&shared.gateway);
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else { return html! {} };
     let recent = samples.iter().rev().find(|sample| last.at.since(sample.at) >= NOW).unwrap_or(first);
     html! {

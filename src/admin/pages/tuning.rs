@@ -157,7 +157,7 @@ async fn replay(shared: &Shared, limits: Limits, names: HashMap<KeyId, String>) 
             "No decisions are recorded. Set log.decisions, restart, and come back when there was traffic.",
         )
     })?;
-    let one = shared.replays.clone().try_lock_owned();
+    let one = shared.own.replays.clone().try_lock_owned();
     let one = one.map_err(|_| Problem::unavailable("Another trial is under way; try again.", 5))?;
     let work = move || {
         let _one = one; // until the work has ended, although nobody may wait for it any more
