@@ -133,19 +133,3 @@ impl IntoResponse for Problem {
         response
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-
-    #[test]
-    fn a_fault_of_a_file_is_its_location_and_what_is_wrong() {
-        let problems = config::load_str("[limits]\nbrust = 1", Path::new(""), "a: 1:2/gateway.toml").unwrap_err();
-        let [fault] = &ReloadFault::of_file(&problems)[..] else { panic!("{problems}") };
-        assert_eq!(fault.location.as_deref(), Some("a: 1:2/gateway.toml:2:1"));
-        assert!(fault.detail.starts_with("limits.brust: "), "{fault}");
-        assert_eq!(fault.to_string(), problems.to_string());
-    }
-}

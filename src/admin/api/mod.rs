@@ -111,6 +111,7 @@ impl Api {
             operation["requestBody"] = json!({ "required": is_required, "content": content });
         }
         self.paths[path][method.as_str().to_lowercase()] = operation;
+        self.schemas.push((T::name().into(), T::schema()));
         T::schemas(&mut self.schemas);
         B::schemas(&mut self.schemas);
         let answer = async move |State(shared): State<Arc<Shared>>, Asked(ids, query, body): Asked<I, Q, B>| {

@@ -88,7 +88,7 @@ fn begin_session(
         return Err(Problem::new(StatusCode::FORBIDDEN, detail));
     }
     // A session that was there before is not needed any more.
-    session_id(headers).map(|id| sessions.end(id));
+    sessions.end(session_id(headers).unwrap_or_default());
     let id = sessions.begin(role, pages.shared.gateway.clock().now()).map_err(|why| Problem::unavailable(why, 1))?;
     let page = if is_own_page(from) { from } else { "/" };
     Ok(([(SET_COOKIE, cookie(pages, &id, ""))], Redirect::to(page)).into_response())
@@ -102,7 +102,7 @@ fn is_own_page(from: &str) -> bool {
 
 pub(super) async fn log_out(Extension(visit): Extension<Visit>, headers: HeaderMap) -> Response {
     let shared = visit.shared();
-    session_id(&headers).map(|id| shared.own.sessions.end(id));
+    shared.own.sessions.end(session_id(&headers).unwrap_or_default());
     let status = StatusCode::SEE_OTHER;
     shared.audit(visit.peer, visit.role.name(), &Method::POST, "/logout", status, Value::Null, None);
     ([(SET_COOKIE, cookie(&visit.pages, "", "; Max-Age=0"))], Redirect::to("/login")).into_response()
