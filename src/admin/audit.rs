@@ -5,9 +5,15 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
+use axum::http::{Method, StatusCode};
+use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::server::Peer;
+use super::shared::Shared;
+use crate::keys::hide_keys;
+use crate::model::date_of;
 use crate::telemetry::{BackgroundWriter, LineOutput};
 
 /// Lines that wait for the writer. Each is some hundred bytes, at most [`MAX_CHANGE`] and the path.
@@ -20,19 +26,19 @@ pub(super) const MAX_CHANGE: usize = 4096;
 #[derive(Debug, Serialize)]
 pub struct Change {
     /// RFC 3339.
-    pub(super) time: String,
-    pub(super) client: IpAddr,
+    time: String,
+    client: IpAddr,
     /// Whose token it was; `none`: a wrong one.
-    pub(super) role: &'static str,
-    pub(super) method: String,
-    pub(super) path: String,
-    pub(super) status: u16,
+    role: &'static str,
+    method: String,
+    path: String,
+    status: u16,
     /// What the request's body said. No request to the API has a secret in it.
     #[serde(skip_serializing_if = "Value::is_null")]
-    pub(super) change: Value,
+    change: Value,
     /// The id of what was created.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) made: Option<String>,
+    made: Option<String>,
 }
 
 /// The audit log.
@@ -49,5 +55,32 @@ impl AuditLog {
             lines.push('\n');
         };
         BackgroundWriter::of_lines("the audit log", "audit-log", RING, LineOutput::file(path)?, write_line)
+    }
+}
+
+impl Shared {
+    /// Writes the line of a change, a log-in or a log-out. `role`: whose token it was.
+    #[expect(clippy::too_many_arguments, reason = "each is a field of the line")]
+    pub(super) fn audit(
+        &self,
+        peer: Option<Peer>,
+        role: &'static str,
+        method: &Method,
+        path: &str,
+        status: StatusCode,
+        change: Value,
+        made: Option<String>,
+    ) {
+        let (Some(audit), Some(Peer(client))) = (&self.audit, peer) else { return };
+        audit.record(Change {
+            time: date_of(self.gateway.clock().unix()),
+            client: client.ip(),
+            role,
+            method: method.to_string(),
+            path: hide_keys(&percent_decode_str(path).decode_utf8_lossy()),
+            status: status.as_u16(),
+            change,
+            made,
+        });
     }
 }

@@ -1,35 +1,34 @@
 //! The middleware of each request: whose token it has and what that may do, the bounds of body and time, the headers
 //! that every answer has, and the line in the audit log.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use futures_util::FutureExt;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use percent_encoding::percent_decode_str;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::audit::{Change, MAX_CHANGE};
+use super::audit::MAX_CHANGE;
 use super::problem::Problem;
-use super::server::Peer;
+use super::server::MAX_CONNECTIONS;
 use super::shared::Shared;
 use super::tokens::Role;
 use crate::clock::seconds_up;
 use crate::config::Rate;
 use crate::keys::hide_keys;
 use crate::limits::Limiter;
-use crate::model::date_of;
 
 /// The largest body. The longest warn or review that is of use has a few KiB.
 const MAX_BODY: usize = 64 * 1024;
+
+/// Changes at once, those among them whose callers have hung up: as many as connections.
+const MAX_CHANGES: usize = MAX_CONNECTIONS;
 
 /// For a whole body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -72,33 +71,30 @@ async fn authorize_and_audit(shared: &Arc<Shared>, request: Request, next: Next)
     };
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let is_read = matches!(method, Method::GET | Method::HEAD);
-    let permitted = match is_allowed(role, is_read, &path) {
-        true => Ok(()),
-        false => {
-            let detail = format!("the {} token may not {method} {path}", role.name());
-            Err(Problem::new(StatusCode::FORBIDDEN, detail))
-        }
-    };
+    let detail = format!("the {} token may not {method} {path}", role.name());
+    let refused = Problem::new(StatusCode::FORBIDDEN, detail);
+    let permitted = is_allowed(role, is_read, &path).then_some(()).ok_or(refused);
     if is_read {
         permitted?;
         return Ok(run_handler(request, next).await);
     }
+    if shared.own.changes.len() >= MAX_CHANGES {
+        return Err(Problem::unavailable(format!("{MAX_CHANGES} changes are under way"), 1));
+    }
     // hyper drops this task when the caller hangs up; the change, in a task of its own, still finishes and its audit
     // line is written.
-    let permit = shared.changes.clone().acquire_owned().await;
-    let shared = shared.clone();
-    let task = tokio::spawn(async move {
-        let _permit = permit;
-        change(&shared, role, permitted, request, next).await
-    });
-    Ok(task.await.unwrap_or_else(|_| defect()))
+    let of_change = shared.clone();
+    let task = async move { change(&of_change, role, permitted, request, next).await };
+    let task = shared.own.changes.spawn(task);
+    let detail = "this is a defect, which the log names; please report it";
+    task.await.map_err(|_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail))
 }
 
 /// Makes a change, or refuses it, and writes its line in the audit log.
 async fn change(shared: &Shared, role: Role, permitted: Result<(), Problem>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    let client = parts.extensions.get::<Peer>().map(|Peer(address)| address.ip());
-    let (method, path) = (parts.method.to_string(), parts.uri.path().to_owned());
+    let (peer, method) = (parts.extensions.get().copied(), parts.method.clone());
+    let path = parts.uri.path().to_owned();
     let mut content = Value::Null;
     let answer = async {
         permitted?;
@@ -107,18 +103,8 @@ async fn change(shared: &Shared, role: Role, permitted: Result<(), Problem>, req
         Ok(run_handler(Request::from_parts(parts, Body::from(body)), next).await)
     };
     let answer = answer.await.unwrap_or_else(Problem::into_response);
-    if let (Some(audit), Some(client)) = (&shared.audit, client) {
-        audit.record(Change {
-            time: date_of(shared.gateway.clock().unix()),
-            client,
-            role: role.name(),
-            method,
-            path: hide_keys(&percent_decode_str(&path).decode_utf8_lossy()),
-            status: answer.status().as_u16(),
-            change: content,
-            made: answer.extensions().get().map(|CreatedId(id)| id.clone()),
-        });
-    }
+    let made = answer.extensions().get().map(|CreatedId(id)| id.clone());
+    shared.audit(peer, role.name(), &method, &path, answer.status(), content, made);
     answer
 }
 
@@ -135,9 +121,12 @@ fn authenticate(shared: &Shared, headers: &HeaderMap) -> Result<Role, Problem> {
 /// Whose token it is. Valid ones are never throttled.
 pub(super) fn role_of(shared: &Shared, token: &[u8]) -> Result<Role, Problem> {
     shared.tokens.role_of(token).ok_or_else(|| {
-        match shared.attempts.charge(&Limiter::new(ATTEMPTS), shared.gateway.clock().now()) {
+        match shared.own.attempts.charge(&Limiter::new(ATTEMPTS), shared.gateway.clock().now()) {
             Ok(()) => Problem::unauthorized(),
-            Err(wait) => Problem::too_many_attempts(seconds_up(wait).max(1)),
+            Err(wait) => {
+                let detail = "too many attempts with a wrong token; a valid one is always accepted";
+                Problem::new(StatusCode::TOO_MANY_REQUESTS, detail).with(RETRY_AFTER, seconds_up(wait).max(1).into())
+            }
         }
     })
 }
@@ -170,36 +159,19 @@ pub(super) async fn read_body(body: Body) -> Result<Bytes, Problem> {
     })
 }
 
-/// Runs the request's handler within its time limit. A panic is answered, and concerns this request only.
+/// Runs the request's handler within its time limit.
 async fn run_handler(request: Request, next: Next) -> Response {
-    let handler = AssertUnwindSafe(next.run(request)).catch_unwind();
-    match timeout(HANDLER_TIMEOUT, handler).await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => defect(),
-        Err(_) => {
-            let detail = format!("it takes longer than {} s; it may still be done", HANDLER_TIMEOUT.as_secs());
-            Problem::unavailable(detail, 1).into_response()
-        }
-    }
-}
-
-fn defect() -> Response {
-    let detail = "this is a defect, which the log names; please report it";
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
+    timeout(HANDLER_TIMEOUT, next.run(request)).await.unwrap_or_else(|_| {
+        let detail = format!("it takes longer than {} s; it may still be done", HANDLER_TIMEOUT.as_secs());
+        Problem::unavailable(detail, 1).into_response()
+    })
 }
 
 /// The content of a body for the audit log. Keys are hidden after JSON's escapes were decoded.
 fn without_keys(body: &[u8]) -> Value {
-    fn hide(value: Value) -> Value {
-        match value {
-            Value::String(text) => hide_keys(&text).into(),
-            Value::Array(items) => items.into_iter().map(hide).collect(),
-            Value::Object(fields) => fields.into_iter().map(|(name, value)| (hide_keys(&name), hide(value))).collect(),
-            other => other,
-        }
-    }
     if body.len() > MAX_CHANGE {
         return Value::from(format!("{} bytes", body.len()));
     }
-    serde_json::from_str(&String::from_utf8_lossy(body)).map(hide).unwrap_or_default()
+    let body: Value = serde_json::from_str(&String::from_utf8_lossy(body)).unwrap_or_default();
+    serde_json::from_str(&hide_keys(&body.to_string())).unwrap_or_default()
 }

@@ -1,16 +1,14 @@
 //! What a request says: ids in the path, parameters of the query, and a JSON body. Anything that is not as it should be
 //! is a problem with a reason.
 
-use axum::body::{Bytes, HttpBody};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
-use super::authorize::InSession;
+use super::authorize::read_body;
 use super::problem::Problem;
 use crate::json::from_object;
 
@@ -24,71 +22,47 @@ const MAX_LIMIT: usize = 1000;
 /// stays in memory until its caller has read it: on all 64 connections 64 MiB.
 const MAX_PAGE: usize = 1024 * 1024;
 
-/// Ids in the path.
-pub(super) struct Ids<T>(pub(super) T);
+/// What a request says: the ids in its path, the parameters of its query, and its body. `()` is a body that is not read; a
+/// body that is missing is null.
+pub(super) struct Asked<I, Q, B>(pub(super) I, pub(super) Q, pub(super) B);
 
-impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Ids<T> {
-    type Rejection = Problem;
+/// The query of a request that has no parameters.
+#[derive(Debug, Deserialize, IntoParams)]
+pub(super) struct Nothing {}
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let ids = Path::<T>::from_request_parts(parts, state).await;
-        ids.map(|Path(ids)| Ids(ids)).map_err(|error| Problem::bad_request(error.body_text()))
-    }
+/// Whether it is `()`.
+pub(super) const fn is_nothing<B>() -> bool {
+    size_of::<B>() == 0
 }
 
-/// Parameters of the query.
-pub(super) struct Params<T>(pub(super) T);
-
-impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let params = Query::<T>::from_request_parts(parts, state).await;
-        params.map(|Query(params)| Params(params)).map_err(|error| Problem::bad_request(error.body_text()))
-    }
-}
-
-/// A JSON body.
-pub(super) struct JsonBody<T>(pub(super) T);
-
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
+impl<S: Send + Sync, I, Q, B> FromRequest<S> for Asked<I, Q, B>
+where
+    I: DeserializeOwned + Send,
+    Q: DeserializeOwned + Send,
+    B: DeserializeOwned,
+{
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let content_type =
-            request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let essence = content_type.split(';').next().unwrap_or_default().trim();
-        if !essence.eq_ignore_ascii_case("application/json") {
-            let detail = "the body must be JSON: Content-Type: application/json";
-            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
-        }
-        let is_of_form = request.extensions().get::<InSession>().is_some();
-        let bytes = Bytes::from_request(request, state).await.map_err(|e| Problem::bad_request(e.body_text()))?;
-        from_object(&bytes).map(JsonBody).map_err(|error| {
-            let fault = error.to_string();
-            // Who filled in a form has seen no body, and no line or column of it.
-            let location = format!(" at line {} column {}", error.line(), error.column());
-            Problem::bad_request(match fault.strip_suffix(&location) {
-                Some(fault) if is_of_form => fault.to_owned(),
-                Some(_) | None => format!("the body: {fault}"),
-            })
-        })
-    }
-}
-
-/// As [`JsonBody`]; a request without a body, or with null, says nothing.
-pub(super) struct OptionalBody<T>(pub(super) T);
-
-impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalBody<T> {
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        // The body was read before, so its length is known.
-        if request.body().size_hint().exact() == Some(0) {
-            return Ok(OptionalBody(T::default()));
-        }
-        let JsonBody(body) = JsonBody::<Option<T>>::from_request(request, state).await?;
-        Ok(OptionalBody(body.unwrap_or_default()))
+        let (mut parts, body) = request.into_parts();
+        let ids = Path::<I>::from_request_parts(&mut parts, state).await;
+        let Path(ids) = ids.map_err(|error| Problem::bad_request(error.body_text()))?;
+        let query = Query::<Q>::try_from_uri(&parts.uri);
+        let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
+        let body = read_body(body).await?;
+        let content_type = parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let is_json =
+            content_type.split(';').next().is_some_and(|it| it.trim().eq_ignore_ascii_case("application/json"));
+        let json = match (is_nothing::<B>() || body.is_empty(), is_json) {
+            (true, _) => b"null",
+            (false, true) => &*body,
+            (false, false) => {
+                let detail = "the body must be JSON: Content-Type: application/json";
+                return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
+            }
+        };
+        let body = from_object(json).map_err(|error| Problem::bad_request(format!("the body: {error}")))?;
+        Ok(Asked(ids, query, body))
     }
 }
 

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use audit::AuditLog;
 pub use problem::ReloadFault;
-pub use shared::{ConfigInForce, ProcessState, ReloadOutcome, ReloadRequest, Reloads, Shared};
+pub use shared::{ConfigInForce, Own, ProcessState, ReloadOutcome, ReloadRequest, Reloads, Shared};
 pub use tokens::Tokens;
 
 use pages::Hosts;
@@ -42,9 +42,6 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The `nice` value of the thread: callers' requests get a core at once although admins keep one busy.
 const NICE: i32 = 10;
-
-/// Changes at once, those among them whose callers have hung up: as many as connections.
-const MAX_CHANGES: usize = server::MAX_CONNECTIONS;
 
 /// The thread that serves.
 #[derive(Debug)]
@@ -66,26 +63,37 @@ impl AdminThread {
         certificate: Option<Certificate>,
     ) -> io::Result<AdminThread> {
         let (shared, tls) = (Arc::new(shared), certificate.map(acceptor).transpose()?);
+        let address = listener.local_addr()?;
+        let hosts = Hosts { address: address.ip(), names: hosts };
+        let router = router::router(shared.clone(), hosts, tls.is_some());
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let runtime = Builder::new_current_thread().enable_all().build()?;
         let stop = CancellationToken::new();
         let stopped = stop.clone();
-        let run = async move {
+        let serve = async move {
             let sampled = shared.clone();
-            tokio::spawn(async move { sampled.traffic.sample(&sampled.gateway).await });
-            tokio::select! {
-                served = serve(shared, listener, hosts, tls, stopped.clone()) => served,
-                // The requests under way have had their time.
-                () = async { stopped.cancelled().await; sleep(STOP_TIMEOUT).await } => Ok(()),
-            }
+            tokio::spawn(async move { sampled.own.traffic.sample(&sampled.gateway).await });
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            tracing::info!(url = format!("{scheme}://{address}"), "admin listener ready");
+            server::serve(listener, router, tls, stopped).await;
+            // Changes whose callers have hung up.
+            shared.own.changes.close();
+            shared.own.changes.wait().await;
+            io::Result::Ok(())
         };
+        let stopped = stop.clone();
         let (ends, ended) = oneshot::channel::<()>();
         thread::Builder::new().name("admin".to_owned()).spawn(move || {
             // Of this thread, and of those that it starts for what blocks, where the system permits it.
             let _ = rustix::process::setpriority_process(None, NICE);
-            let served = Builder::new_current_thread().enable_all().build().and_then(|runtime| {
-                let served = runtime.block_on(run);
-                runtime.shutdown_background();
-                served
+            let served = runtime.block_on(async {
+                tokio::select! {
+                    served = serve => served,
+                    // The requests under way have had their time.
+                    () = async { stopped.cancelled().await; sleep(STOP_TIMEOUT).await } => Ok(()),
+                }
             });
+            runtime.shutdown_background();
             if let Err(error) = served {
                 tracing::error!(%error, "admin.listen cannot be listened on; this process has no admin listener");
             }
@@ -104,24 +112,6 @@ impl AdminThread {
         self.close();
         let _ = timeout(2 * STOP_TIMEOUT, self.ended).await; // an error is its end
     }
-}
-
-async fn serve(
-    shared: Arc<Shared>,
-    listener: TcpListener,
-    hosts: Vec<String>,
-    tls: Option<TlsAcceptor>,
-    stop: CancellationToken,
-) -> io::Result<()> {
-    let address = listener.local_addr()?;
-    let listener = tokio::net::TcpListener::from_std(listener)?;
-    let scheme = if tls.is_some() { "https" } else { "http" };
-    tracing::info!(url = format!("{scheme}://{address}"), "admin listener ready");
-    let router = router::router(shared.clone(), Hosts { address: address.ip(), names: hosts }, tls.is_some());
-    server::serve(listener, router, tls, stop).await;
-    // Changes whose callers have hung up.
-    let _ = shared.changes.acquire_many(MAX_CHANGES as u32).await; // it is never closed
-    Ok(())
 }
 
 fn acceptor(certificate: Certificate) -> io::Result<TlsAcceptor> {

@@ -94,11 +94,6 @@ impl Problem {
         Problem::new(StatusCode::UNAUTHORIZED, detail).with(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
     }
 
-    pub(super) fn too_many_attempts(seconds: u64) -> Self {
-        let detail = "too many attempts with a wrong token; a valid one is always accepted";
-        Problem::new(StatusCode::TOO_MANY_REQUESTS, detail).with(RETRY_AFTER, seconds.into())
-    }
-
     /// With every fault of what was to be put in force or tried.
     pub(super) fn with_faults(detail: &str, faults: Vec<ReloadFault>) -> Self {
         Problem { faults, ..Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail) }
@@ -108,7 +103,7 @@ impl Problem {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
+    pub(super) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
         self
     }
@@ -136,21 +131,5 @@ impl IntoResponse for Problem {
         response.headers_mut().extend(self.headers.clone());
         response.extensions_mut().insert(self);
         response
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-
-    #[test]
-    fn a_fault_of_a_file_is_its_location_and_what_is_wrong() {
-        let problems = config::load_str("[limits]\nbrust = 1", Path::new(""), "a: 1:2/gateway.toml").unwrap_err();
-        let [fault] = &ReloadFault::of_file(&problems)[..] else { panic!("{problems}") };
-        assert_eq!(fault.location.as_deref(), Some("a: 1:2/gateway.toml:2:1"));
-        assert!(fault.detail.starts_with("limits.brust: "), "{fault}");
-        assert_eq!(fault.to_string(), problems.to_string());
     }
 }

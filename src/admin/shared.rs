@@ -7,12 +7,10 @@ use std::time::Instant;
 
 use parking_lot::RwLock;
 use serde::Serialize;
-use tokio::runtime::Handle;
-use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
-use tokio::task::spawn_blocking;
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio_util::task::TaskTracker;
 use utoipa::ToSchema;
 
-use super::MAX_CHANGES;
 use super::audit::AuditLog;
 use super::problem::{Problem, ReloadFault};
 use super::sessions::Sessions;
@@ -142,6 +140,7 @@ impl Reloads {
 /// What the process tells the admin listener while it runs.
 #[derive(Debug)]
 pub struct ProcessState {
+    pub(super) started: Instant,
     pub config: RwLock<ConfigInForce>,
     pub reloads: Reloads,
     is_draining: AtomicBool,
@@ -151,7 +150,12 @@ impl ProcessState {
     /// For a process that starts at `unix` (seconds).
     pub fn new(config: ConfigInForce, unix: i64) -> Arc<Self> {
         let reloads = Reloads { since: unix.into(), ..Reloads::default() };
-        Arc::new(ProcessState { config: RwLock::new(config), reloads, is_draining: AtomicBool::new(false) })
+        Arc::new(ProcessState {
+            started: Instant::now(),
+            config: RwLock::new(config),
+            reloads,
+            is_draining: AtomicBool::new(false),
+        })
     }
 
     /// The process finishes what is under way, and ends.
@@ -163,73 +167,32 @@ impl ProcessState {
 /// What all requests share.
 #[derive(Debug)]
 pub struct Shared {
-    pub(super) gateway: Arc<Gateway>,
-    pub(super) process: Arc<ProcessState>,
-    pub(super) tokens: Tokens,
+    pub gateway: Arc<Gateway>,
+    pub process: Arc<ProcessState>,
+    pub tokens: Tokens,
+    pub metrics: Metrics,
+    pub audit: Option<Arc<AuditLog>>,
+    /// `None`: a demo, which has nothing to reload.
+    pub reload: Option<mpsc::Sender<ReloadRequest>>,
+    /// The gateway's store, if it has one. The gateway hears of changes that are made here as of those of any other process.
+    pub store: Option<Arc<Store>>,
+    pub own: Own,
+}
+
+/// What the listener itself keeps.
+#[derive(Debug, Default)]
+pub struct Own {
     /// Attempts with a wrong token.
     pub(super) attempts: Bucket,
-    pub(super) metrics: Metrics,
-    pub(super) audit: Option<Arc<AuditLog>>,
-    /// `None`: a demo, which has nothing to reload.
-    pub(super) reload: Option<mpsc::Sender<ReloadRequest>>,
-    pub(super) started: Instant,
     pub(super) sessions: Sessions,
     pub(super) traffic: Traffic,
-    /// For one replay of recorded decisions at a time, each on a thread of its own.
+    /// For one replay of recorded decisions at a time.
     pub(super) replays: Arc<Mutex<()>>,
-    /// For one piece of work over all keys at a time.
-    pub(super) key_scans: Arc<Mutex<()>>,
-    /// The gateway's store, if it has one. The gateway hears of changes that are made here as of those of any other process.
-    pub(super) store: Option<Arc<Store>>,
-    /// A permit for each change under way, which goes on if its caller hangs up.
-    pub(super) changes: Arc<Semaphore>,
+    /// The changes under way, each of which goes on if its caller hangs up.
+    pub(super) changes: TaskTracker,
 }
 
 impl Shared {
-    /// `reload`: where reloads are answered; `None`: there is nothing to reload.
-    pub fn new(
-        gateway: Arc<Gateway>,
-        process: Arc<ProcessState>,
-        tokens: Tokens,
-        audit: Option<Arc<AuditLog>>,
-        reload: Option<mpsc::Sender<ReloadRequest>>,
-        store: Option<Arc<Store>>,
-        metrics: Metrics,
-    ) -> Self {
-        Shared {
-            gateway,
-            process,
-            tokens,
-            attempts: Bucket::default(),
-            metrics,
-            audit,
-            reload,
-            started: Instant::now(),
-            sessions: Sessions::default(),
-            traffic: Traffic::default(),
-            replays: Arc::default(),
-            key_scans: Arc::default(),
-            store,
-            changes: Arc::new(Semaphore::new(MAX_CHANGES)),
-        }
-    }
-
-    /// Does work that takes long where there are many keys, on a thread of its own and one at a time: other requests wait
-    /// for none of it, and no number of requests takes more than one core.
-    pub(super) async fn over_all_keys<T: Send + 'static, W: Future<Output = Result<T, Problem>>>(
-        self: &Arc<Self>,
-        work: impl FnOnce(Arc<Shared>) -> W + Send + 'static,
-    ) -> Result<T, Problem> {
-        let one = self.key_scans.clone().lock_owned().await;
-        let (shared, runtime) = (self.clone(), Handle::current());
-        let work = spawn_blocking(move || {
-            let done = runtime.block_on(work(shared));
-            drop(one); // not before the work has ended, although nobody may wait for it any more
-            done
-        });
-        work.await.unwrap_or_else(|_| Err(Problem::unavailable("the keys could not be read; the log says why", 1)))
-    }
-
     /// The records of guilds.
     pub(super) fn guilds(&self) -> Result<Records, Problem> {
         let store = self.store.clone().ok_or_else(|| Problem::conflict(NO_STORE))?;

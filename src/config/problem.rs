@@ -242,7 +242,7 @@ pub(super) fn line_start(text: &str, offset: usize) -> usize {
 }
 
 /// The path of a name in the table of a path.
-pub(super) fn below(path: &str, name: &str) -> String {
+pub(crate) fn below(path: &str, name: &str) -> String {
     match path {
         "" => bare(name),
         path => format!("{path}.{}", bare(name)),

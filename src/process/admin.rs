@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::ProcessError;
-use crate::admin::{AdminThread, AuditLog, ConfigInForce, ProcessState, ReloadRequest, Shared, Tokens};
+use crate::admin::{AdminThread, AuditLog, ConfigInForce, Own, ProcessState, ReloadRequest, Shared, Tokens};
 use crate::clock::Clock;
 use crate::config::{Listen, Loaded};
 use crate::edge::{Audience, Listener, ListeningSocket};
@@ -69,7 +69,8 @@ impl AdminStartup {
         let (requests, receiver) = mpsc::channel(RELOADS);
         let Some((listener, hosts, tokens, certificate)) = self.listener else { return Ok((None, receiver)) };
         let (gateway, store, reload) = (gateway.clone(), store.cloned(), (!is_demo).then_some(requests));
-        let shared = Shared::new(gateway, self.state, tokens, audit, reload, store, metrics);
+        let (process, own) = (self.state, Own::default());
+        let shared = Shared { gateway, process, tokens, metrics, audit, reload, store, own };
         let thread = AdminThread::start(shared, listener.socket.into(), hosts, certificate);
         let thread = thread.map_err(|e| ProcessError::Failed(format!("the admin listener cannot be started: {e}")))?;
         Ok((Some(thread), receiver))

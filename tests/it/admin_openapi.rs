@@ -160,6 +160,10 @@ async fn requests_are_answered_as_the_description_says() {
     let gate = TestGateway::builder().key("bot").points("7", 3).admin().start().await;
     let admin = gate.admin().await;
     let openapi = admin.get("/api/openapi.json").await.is(200);
+    for reference in openapi.to_string().split("\"$ref\":\"#").skip(1) {
+        let pointer = reference.split('"').next().unwrap();
+        assert!(openapi.pointer(pointer).is_some(), "there is no {pointer}");
+    }
     let mut generator = Generator { openapi, runner: TestRunner::deterministic() };
     let key = gate.key_id("bot");
     let (mut good, mut bad) = (0, 0);

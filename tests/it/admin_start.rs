@@ -95,14 +95,15 @@ async fn beyond_loopback_it_speaks_tls() {
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], admin.address.port()));
     let stream = gate.tls_client(&["http/1.1"]).connect(address).await.unwrap();
     let (mut reader, mut writer) = tokio::io::split(stream);
+    let form = format!("token={}", admin.token);
     let request = format!(
-        "GET /api/status HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\r\n",
-        admin.token
+        "POST /login HTTP/1.1\r\nHost: localhost\r\nOrigin: https://localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{form}",
+        form.len()
     );
     tokio::io::AsyncWriteExt::write_all(&mut writer, request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     tokio::io::AsyncReadExt::read_to_string(&mut reader, &mut answer).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"ready\":true"), "{answer}");
+    assert!(answer.contains("; HttpOnly; SameSite=Strict; Path=/; Secure\r\n"), "{answer}");
     assert!(gate.stderr().contains("url=\"https://0.0.0.0:"), "{}", gate.stderr());
 }
 

@@ -93,7 +93,7 @@ async fn configurations_that_differ_are_named_by_the_command_the_dashboard_and_a
     eventually(PATIENCE, "two configurations", async || configurations().await == 2.0).await;
     let page = here.dashboard().await.get("/").await.text;
     assert!(page.contains("role=\"alert\">the configurations of the nodes differ"), "{page}");
-    assert!(page.contains("<th scope=\"row\">edge-2</th><td>serving</td>"), "{page}");
+    assert!(page.contains(">edge-2</th><td data-label=\"State\">serving</td>"), "{page}");
     there.reload_with("burst = 999999", "burst = 1000000");
     says(&here, 0, &["edge-2"]).await;
     // What may differ between nodes is no difference.

@@ -55,50 +55,6 @@ async fn by_keyboard_an_admin_sees_traffic_makes_a_key_and_revokes_it() {
     browser.enter("form[action='/logout'] button", "Log in").await;
 }
 
-#[tokio::test]
-async fn by_keyboard_an_admin_tunes_a_limit_and_reads_the_lines() {
-    let gate =
-        TestGateway::builder().key("bot").points("7", 3).admin().set("log.decisions", r#""d.log""#).start().await;
-    for _ in 0..30 {
-        gate.get_points("bot", "7").await.is("3");
-    }
-    let (browser, _) = logged_in(&gate).await;
-    gate.has_logged("d.log", "the decisions", |_| true).await;
-    browser.enter("nav a[href='/tuning']", "Tuning").await;
-    browser.tab_to("#field-rate").await; // Tab selects the text
-    browser.type_text("1/m").await;
-    browser.tab_to("#field-burst").await;
-    browser.type_text("5").await;
-    browser.press(Key::Enter).await;
-    browser.shows("the lines", "document.querySelector('pre')?.innerText.includes('burst = 5')").await;
-    let said = browser.text("main").await;
-    assert!(said.contains("would be refused") && said.contains("rate = \"1/m\""), "{said}");
-}
-
-#[tokio::test]
-async fn the_nodes_of_a_cluster_and_what_differs_between_them_are_on_the_first_page() {
-    let redis = Redis::start(&[]).await;
-    let gate = TestGateway::before_http().key("bot").admin().set("cluster.redis", &format!("{:?}", redis.url()));
-    let here = gate.set("cluster.node", r#""edge-1""#).start().await;
-    let mut there = here.node("").await;
-    there.world().edit("gateway.toml", "edge-1", "edge-2");
-    there.world().edit("gateway.toml", "burst = 1000000", "burst = 999999");
-    there.restart().await;
-    let (browser, url) = logged_in(&here).await;
-    let banner = "[role=alert]";
-    let told = format!("document.querySelector('{banner}')?.innerText.includes('configurations of the nodes differ')");
-    browser.shows("the banner", &told).await;
-    let rows = "[...document.querySelectorAll('table')].at(-1).innerText";
-    browser.shows("both nodes", &format!("{rows}.includes('edge-1') && {rows}.includes('edge-2')")).await;
-    for (scheme, width) in [("light", 1100), ("dark", 360)] {
-        browser.emulate(scheme, width).await;
-        browser.open(&url).await;
-        let widths = browser.evaluate("[document.documentElement.scrollWidth, innerWidth]").await;
-        assert!(widths[0].as_u64() <= widths[1].as_u64(), "it is wider than its window: {widths}");
-        assert_eq!(browser.evaluate(LOW_CONTRAST).await, serde_json::json!([]), "contrast below 4.5");
-    }
-}
-
 async fn key_title(browser: &Browser) -> String {
     format!("Key {}", browser.text("main p code").await)
 }

@@ -3,31 +3,31 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Json;
-use axum::extract::State;
-use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use crate::admin::extract::OptionalBody;
+use super::{Answer, Api, GET, POST, row};
+use crate::admin::extract::Nothing;
 use crate::admin::problem::Problem;
 use crate::admin::shared::{ConfigInForce, Reload, ReloadOutcome, ReloadRequest, Shared};
-use crate::cluster::ClusterStatus;
 use crate::config::{Rate, Tier};
-use crate::gateway::PurgeError;
 use crate::model::{GuildId, Limit, MemberId};
 
-pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new()
-        .routes(routes!(status))
-        .routes(routes!(config))
-        .routes(routes!(cluster))
-        .routes(routes!(limits))
-        .routes(routes!(purge))
-        .routes(routes!(reload))
+pub(super) fn add(api: Api) -> Api {
+    let cluster =
+        "Shows the nodes that share one Redis, how far they hear each other, and whether their configurations differ.";
+    let purge_of = "Empties the cache of the answers to a guild's keys, of those about a member, of those that are both, or of all.";
+    let reloads = "Loads gateway.toml, the key file and the TLS pair again, each as a whole or not at all.";
+    api.route((GET, "/api/status", &[200]), ("getStatus", "Shows the process and whether it is ready."), status)
+        .route((GET, "/api/config", &[200]), ("getConfig", "Shows the configuration in force."), config)
+        .route((GET, "/api/cluster", &[200]), ("getCluster", cluster), async |at, (), Nothing {}, ()| {
+            let none = || Problem::conflict("this node shares nothing with others: cluster.redis is not set");
+            row(at.cluster_status().ok_or_else(none)?)
+        })
+        .route((GET, "/api/limits", &[200]), ("getLimits", "Shows the limits in force."), limits)
+        .route((POST, "/api/cache/purge", &[204]), ("purgeCache", purge_of), purge)
+        .route((POST, "/api/reload", &[200]), ("reload", reloads), reload)
 }
 
 /// The process and what it works with.
@@ -123,13 +123,11 @@ impl TierRow {
     }
 }
 
-/// Shows the process and whether it is ready.
-#[utoipa::path(get, path = "/api/status", operation_id = "getStatus", responses((status = 200, body = Status)))]
-async fn status(State(shared): State<Arc<Shared>>) -> Json<Status> {
+async fn status(shared: Arc<Shared>, (): (), _: Nothing, (): ()) -> Result<Answer<Status>, Problem> {
     let reasons = shared.faults();
-    Json(Status {
+    row(Status {
         version: env!("CARGO_PKG_VERSION"),
-        uptime_s: shared.started.elapsed().as_secs(),
+        uptime_s: shared.process.started.elapsed().as_secs(),
         pid: std::process::id(),
         config_hash: shared.process.config.read().loaded.config.hash.to_string(),
         ready: reasons.is_empty(),
@@ -139,11 +137,9 @@ async fn status(State(shared): State<Arc<Shared>>) -> Json<Status> {
     })
 }
 
-/// Shows the configuration in force.
-#[utoipa::path(get, path = "/api/config", operation_id = "getConfig", responses((status = 200, body = Config)))]
-async fn config(State(shared): State<Arc<Shared>>) -> Json<Config> {
+async fn config(shared: Arc<Shared>, (): (), _: Nothing, (): ()) -> Result<Answer<Config>, Problem> {
     let ConfigInForce { loaded, after_restart } = shared.process.config.read().clone();
-    Json(Config {
+    row(Config {
         toml: loaded.toml(),
         hash: loaded.config.hash.to_string(),
         path: loaded.path.as_ref().map(|path| path.display().to_string()),
@@ -153,20 +149,10 @@ async fn config(State(shared): State<Arc<Shared>>) -> Json<Config> {
     })
 }
 
-/// Shows the nodes that share one Redis, how far they hear each other, and whether their configurations differ.
-#[utoipa::path(get, path = "/api/cluster", operation_id = "getCluster",
-    responses((status = 200, body = ClusterStatus)))]
-async fn cluster(State(shared): State<Arc<Shared>>) -> Result<Json<ClusterStatus>, Problem> {
-    let status = shared.cluster_status();
-    status.map(Json).ok_or_else(|| Problem::conflict("this node shares nothing with others: cluster.redis is not set"))
-}
-
-/// Shows the limits in force.
-#[utoipa::path(get, path = "/api/limits", operation_id = "getLimits", responses((status = 200, body = Limits)))]
-async fn limits(State(shared): State<Arc<Shared>>) -> Json<Limits> {
+async fn limits(shared: Arc<Shared>, (): (), _: Nothing, (): ()) -> Result<Answer<Limits>, Problem> {
     let state = shared.gateway.state();
     let limits = &state.config.limits;
-    Json(Limits {
+    row(Limits {
         default_tier: limits.default_tier.name.clone(),
         shadow: limits.shadow,
         strangers: limits.strangers.into(),
@@ -174,24 +160,12 @@ async fn limits(State(shared): State<Arc<Shared>>) -> Json<Limits> {
     })
 }
 
-/// Empties the cache of the answers to a guild's keys, of those about a member, of those that are both, or of all.
-#[utoipa::path(post, path = "/api/cache/purge", operation_id = "purgeCache",
-    request_body = Option<Purge>, responses((status = 204)))]
-async fn purge(
-    State(shared): State<Arc<Shared>>,
-    OptionalBody(purge): OptionalBody<Purge>,
-) -> Result<StatusCode, Problem> {
-    match shared.gateway.purge(purge.guild.as_ref(), purge.member) {
-        Ok(()) => Ok(StatusCode::NO_CONTENT),
-        Err(error @ PurgeError::GuildsAreUnknown) => Err(Problem::conflict(error.to_string())),
-    }
+async fn purge(shared: Arc<Shared>, (): (), _: Nothing, purge: Option<Purge>) -> Result<Answer<()>, Problem> {
+    let Purge { guild, member } = purge.unwrap_or_default();
+    row(shared.gateway.purge(guild.as_ref(), member).map_err(|error| Problem::conflict(error.to_string()))?)
 }
 
-/// Loads gateway.toml, the key file and the TLS pair again, each as a whole or not at all.
-#[utoipa::path(post, path = "/api/reload", operation_id = "reload",
-    responses((status = 200, body = ReloadOutcome),
-        (status = 422, content_type = "application/problem+json", body = Problem)))]
-async fn reload(State(shared): State<Arc<Shared>>) -> Result<Json<ReloadOutcome>, Problem> {
+async fn reload(shared: Arc<Shared>, (): (), _: Nothing, (): ()) -> Result<Answer<ReloadOutcome>, Problem> {
     let Some(requests) = &shared.reload else {
         return Err(Problem::conflict("a demo has nothing to reload: its configuration is its own"));
     };
@@ -200,7 +174,7 @@ async fn reload(State(shared): State<Arc<Shared>>) -> Result<Json<ReloadOutcome>
     requests.try_send(ReloadRequest(answer)).map_err(|_| Problem::unavailable(busy, 1))?;
     let outcome = answered.await.map_err(|_| Problem::unavailable("the process is ending", 1))?;
     if outcome.faults.is_empty() {
-        return Ok(Json(outcome));
+        return row(outcome);
     }
     let ReloadOutcome { changed, rejected, faults, .. } = outcome;
     let changed =

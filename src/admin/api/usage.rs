@@ -2,25 +2,37 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use axum::Json;
-use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use crate::admin::extract::{Ids, PageLimit, Params};
+use super::{Api, GET, row};
+use crate::admin::extract::{Nothing, PageLimit};
 use crate::admin::problem::Problem;
-use crate::admin::shared::Shared;
 use crate::config::Rate;
 use crate::gateway::KeyUsage;
 use crate::limits::{ActivityCounts, Level};
 use crate::model::Limit;
 
-pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(show))
+pub(super) fn add(api: Api) -> Api {
+    let list = ("listUsage", "Lists the keys that were used on the last day, those with the most requests first.");
+    api.route((GET, "/api/usage", &[200]), list, async |at, (), of: ListParams, ()| {
+        let mut used = at.gateway.used_keys();
+        used.sort_by_cached_key(|(requests, key)| (Reverse(*requests), key.id.clone()));
+        let keys = used.len();
+        let shown = used.into_iter().take(of.limit.get());
+        let items = shown.map(|(_, key)| UsageRow::new(&at.gateway.usage(key))).collect();
+        row(Usage { items, keys })
+    })
+    .route(
+        (GET, "/api/keys/{id}/usage", &[200]),
+        ("getUsage", "Shows the use of one key."),
+        async |at, id: String, Nothing {}, ()| {
+            let usage = at.gateway.usage_of(|of| **of == *id);
+            let none = || Problem::not_found(format!("no key {id} is in force"));
+            row(usage.first().map(UsageRow::new).ok_or_else(none)?)
+        },
+    )
 }
 
 /// The use of one key.
@@ -73,11 +85,12 @@ struct Usage {
     keys: usize,
 }
 
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ListParams {
     #[param(inline)]
+    #[serde(default)]
     limit: PageLimit,
 }
 
@@ -108,27 +121,4 @@ impl UsageRow {
             in_flight: UsedRow { used: levels.in_flight.0.into(), max: levels.in_flight.1.map(u64::from) },
         }
     }
-}
-
-/// Lists the keys that were used on the last day, those with the most requests first.
-#[utoipa::path(get, path = "/api/usage", operation_id = "listUsage", params(ListParams),
-    responses((status = 200, body = Usage)))]
-async fn list(State(shared): State<Arc<Shared>>, Params(params): Params<ListParams>) -> Result<Json<Usage>, Problem> {
-    let limit = params.limit.get();
-    let list = async move |shared: Arc<Shared>| {
-        let mut used = shared.gateway.used_keys();
-        used.sort_by_cached_key(|(requests, key)| (Reverse(*requests), key.id.clone()));
-        let keys = used.len();
-        let items = used.into_iter().take(limit).map(|(_, key)| UsageRow::new(&shared.gateway.usage(key))).collect();
-        Ok(Json(Usage { items, keys }))
-    };
-    shared.over_all_keys(list).await
-}
-
-/// Shows the use of one key.
-#[utoipa::path(get, path = "/api/keys/{id}/usage", operation_id = "getUsage", responses((status = 200, body = UsageRow)))]
-async fn show(State(shared): State<Arc<Shared>>, Ids(id): Ids<String>) -> Result<Json<UsageRow>, Problem> {
-    let usage = shared.gateway.usage_of(|of| **of == *id);
-    let usage = usage.first().ok_or_else(|| Problem::not_found(format!("no key {id} is in force")))?;
-    Ok(Json(UsageRow::new(usage)))
 }

@@ -1,21 +1,21 @@
 //! The middleware of each page: which host it was asked of, who is logged in, whether a form was sent by our own page,
-//! and the headers that keep other sites and foreign code out. A refusal is a page, too.
+//! and the headers that keep other sites and foreign code out.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{ACCEPT, CONTENT_SECURITY_POLICY, COOKIE, HOST, ORIGIN, REFERRER_POLICY};
+use axum::http::header::{CONTENT_SECURITY_POLICY, COOKIE, HOST, ORIGIN, REFERRER_POLICY};
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 
-use super::{Fields, Pages, Visit, in_path, layout};
+use super::{Answer, Fields, Pages, Visit, in_path, layout};
 use crate::admin::authorize::read_body;
 use crate::admin::problem::Problem;
 use crate::admin::server::Peer;
+use crate::admin::tokens::Role;
 
 /// The name of the cookie that has a session's id.
 pub(super) const COOKIE_NAME: &str = "guildgate_session";
@@ -49,29 +49,13 @@ impl Hosts {
     }
 }
 
-/// Checks a request of a browser, has its page made, and sets the header fields that every page has.
+/// Checks a request of a browser, has its page made, and sets the header fields that every page has. A refusal is a page.
 pub(super) async fn guard(State(pages): State<Arc<Pages>>, request: Request, next: Next) -> Response {
     let visit = visit(&pages, &request);
-    let back = visit.as_ref().and_then(|_| page_of_form(request.method(), request.uri().path())).map(str::to_owned);
     let answer = check_and_run(&pages, visit.clone(), request, next).await;
-    as_page(visit.as_ref(), back.as_deref(), answer.unwrap_or_else(IntoResponse::into_response))
-}
-
-/// Answers a path that is neither a page's nor the API's: a browser gets a page.
-pub(super) async fn not_found(State(pages): State<Arc<Pages>>, request: Request) -> Response {
-    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    let path = request.uri().path();
-    if !accept.contains("text/html") || path == "/api" || path.starts_with("/api/") {
-        return Problem::not_found("there is no such path; see /api/openapi.json").into_response();
-    }
-    let found = check_host(&pages, &request).and_then(|()| Err(Problem::not_found("There is no such page.")));
-    as_page(visit(&pages, &request).as_ref(), None, found.unwrap_or_else(Problem::into_response))
-}
-
-/// The answer with a refusal as a page, and with the header fields that every page has.
-fn as_page(visit: Option<&Visit>, back: Option<&str>, mut answer: Response) -> Response {
+    let mut answer = answer.unwrap_or_else(IntoResponse::into_response);
     if let Some(problem) = answer.extensions().get::<Problem>().cloned() {
-        answer = (problem.status(), layout::problem(visit, &problem, back)).into_response();
+        answer = (problem.status(), layout::problem(visit.as_ref(), &problem)).into_response();
         answer.headers_mut().extend(problem.headers);
     }
     let headers = answer.headers_mut();
@@ -81,66 +65,42 @@ fn as_page(visit: Option<&Visit>, back: Option<&str>, mut answer: Response) -> R
     answer
 }
 
-/// The page with the form that is sent to `path`: `/keys/ID` has that of `/keys/ID/change`, and `/keys` its own.
-fn page_of_form<'p>(method: &Method, path: &'p str) -> Option<&'p str> {
-    let page = match path.rsplit_once('/')? {
-        ("", _) => path,
-        (page, _) => page,
-    };
-    let is_page = ["/keys", "/cache", "/configuration"].contains(&page) || page.starts_with("/keys/");
-    (method == Method::POST && is_page).then_some(page)
-}
-
-async fn check_and_run(
-    pages: &Pages,
-    visit: Option<Visit>,
-    mut request: Request,
-    next: Next,
-) -> Result<Response, Problem> {
-    check_host(pages, &request)?;
-    let path = request.uri().path();
-    let (is_open, is_login, is_logout) = (path.starts_with("/assets/"), path == "/login", path == "/logout");
-    if request.method() == Method::POST {
-        let refused = |detail| Err(Problem::new(StatusCode::FORBIDDEN, detail));
-        if !is_own_form(request.headers()) {
-            return refused("the form is not of this dashboard; open its page here, and send it again");
-        }
-        if !is_login && !is_logout && visit.as_ref().is_some_and(|visit| !visit.may_change()) {
-            return refused("who logged in with the read token may change nothing");
-        }
-        let (parts, body) = request.into_parts();
-        let fields = Fields::parse(&read_body(body).await?);
-        request = Request::from_parts(parts, Body::empty());
-        request.extensions_mut().insert(fields);
+async fn check_and_run(pages: &Pages, visit: Option<Visit>, mut request: Request, next: Next) -> Answer {
+    let refused = |status, detail| Err(Problem::new(status, detail));
+    if !pages.hosts.allow(request.headers()) {
+        let detail = "this is not the name of the dashboard; add the host name to admin.hosts if it is";
+        return refused(StatusCode::MISDIRECTED_REQUEST, detail);
     }
+    let (path, query) = (request.uri().path().to_owned(), request.uri().query().unwrap_or_default());
+    let fields = if request.method() == Method::POST {
+        if !is_own_form(request.headers()) {
+            let detail = "the form is not of this dashboard; open its page here, and send it again";
+            return refused(StatusCode::FORBIDDEN, detail);
+        }
+        if path != "/login" && path != "/logout" && visit.as_ref().is_some_and(|visit| visit.role != Role::Admin) {
+            return refused(StatusCode::FORBIDDEN, "who logged in with the read token may change nothing");
+        }
+        Fields::parse(&read_body(std::mem::take(request.body_mut())).await?)
+    } else {
+        Fields::parse(query.as_bytes())
+    };
+    request.extensions_mut().insert(fields.clone());
     match visit {
         Some(visit) => {
-            request.extensions_mut().insert(visit);
+            request.extensions_mut().insert(Visit { fields, ..visit });
         }
-        None if is_open || is_login => {}
+        None if path.starts_with("/assets/") || path == "/login" => {}
         None if request.uri().query() == Some(REFRESH) => return Err(Problem::unauthorized()),
         None => return Ok(Redirect::to(&login_path(&request)).into_response()),
     }
     Ok(next.run(request).await)
 }
 
-fn check_host(pages: &Pages, request: &Request) -> Result<(), Problem> {
-    let detail = "this is not the name of the dashboard; add the host name to admin.hosts if it is";
-    match pages.hosts.allow(request.headers()) {
-        true => Ok(()),
-        false => Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, detail)),
-    }
-}
-
-/// Where to log in for this request, and to come back from there to its page, or to that of its form.
+/// Where to log in for this request, and to come back from there to its page.
 fn login_path(request: &Request) -> String {
-    let path = request.uri().path();
-    if request.method() == Method::POST {
-        return format!("/login?unsent&from={}", in_path(page_of_form(request.method(), path).unwrap_or("/")));
-    }
     match request.uri().path_and_query().map_or("/", PathAndQuery::as_str) {
-        "/" => "/login".to_owned(),
-        page => format!("/login?from={}", in_path(page)),
+        page if request.method() == Method::GET && page != "/" => format!("/login?from={}", in_path(page)),
+        _ => "/login".to_owned(),
     }
 }
 
@@ -159,8 +119,9 @@ fn is_own_form(headers: &HeaderMap) -> bool {
 fn visit(pages: &Arc<Pages>, request: &Request) -> Option<Visit> {
     let is_use = request.uri().query() != Some(REFRESH);
     let now = pages.shared.gateway.clock().now();
-    let role = session_id(request.headers()).and_then(|id| pages.shared.sessions.get(id, now, is_use))?;
-    Some(Visit { pages: pages.clone(), role, peer: request.extensions().get::<Peer>().copied() })
+    let role = session_id(request.headers()).and_then(|id| pages.shared.own.sessions.get(id, now, is_use))?;
+    let (peer, path) = (request.extensions().get::<Peer>().copied(), request.uri().path().to_owned());
+    Some(Visit { pages: pages.clone(), role, peer, path, fields: Fields::default(), refused: None })
 }
 
 /// The id of the session that a request names.
@@ -172,21 +133,6 @@ pub(super) fn session_id(headers: &HeaderMap) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_refused_form_leads_back_to_its_page() {
-        for (path, page) in [
-            ("/keys/k_1/change", Some("/keys/k_1")),
-            ("/keys", Some("/keys")),
-            ("/cache/purge", Some("/cache")),
-            ("/configuration/reload", Some("/configuration")),
-            ("/logout", None),
-            ("//elsewhere.example/change", None),
-        ] {
-            assert_eq!(page_of_form(&Method::POST, path), page, "{path}");
-        }
-        assert_eq!(page_of_form(&Method::GET, "/keys/k_1/change"), None);
-    }
 
     #[test]
     fn only_names_and_addresses_of_its_own_are_hosts() {

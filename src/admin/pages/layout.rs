@@ -1,9 +1,12 @@
-//! What all pages have in common: the frame, the ways between pages, and small parts such as fields and tables.
+//! What all pages have in common: the frame, the ways between pages, tables and forms.
 
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
 
-use super::{Refused, Visit};
+use super::{Visit, in_path};
 use crate::admin::problem::{Problem, ReloadFault};
+use crate::admin::tokens::Role;
 
 /// The pages, by path and name.
 const PAGES: [(&str, &str); 6] = [
@@ -15,31 +18,31 @@ const PAGES: [(&str, &str); 6] = [
     ("/log", "Log"),
 ];
 
-/// A page of someone who is logged in. `current`: the path of the page, or of the one above it.
-pub(super) fn page(visit: &Visit, title: &str, current: &str, content: Markup) -> Markup {
-    let header = html! {
-        nav aria-label="Pages" {
-            ul {
-                @for (path, name) in PAGES {
-                    li { a href=(path) aria-current=[(path == current).then_some("page")] { (name) } }
-                }
-            }
-        }
-        form method="post" action="/logout" {
-            span.role { "Logged in with the " (visit.role.name()) " token" }
-            button { "Log out" }
-        }
-    };
+/// What was done before, by the query's `done`.
+const DONE: [(&str, &str); 5] = [
+    ("change", "The key was changed."),
+    ("reset-day", "The key has its whole day back."),
+    ("revoke", "The key was revoked."),
+    ("purge", "The answers were purged: none of them is used any more."),
+    ("reload", "The files were reloaded; the first of the last reloads say what changed."),
+];
+
+/// A page of someone who is logged in.
+pub(super) fn page(visit: &Visit, title: &str, content: Markup) -> Response {
+    let status = visit.refused.as_ref().map_or(StatusCode::OK, Problem::status);
     let state = visit.shared().gateway.state();
+    let done = DONE.iter().find(|(done, _)| visit.fields.get("done") == *done);
     let content = html! {
         @if let Some(warning) = state.config.limits.shadow_warning() { p.alert role="alert" { (warning) } }
+        @if let Some((_, said)) = done { p.good role="status" { (said) } }
         (content)
     };
-    frame(title, Some(header), content)
+    (status, frame(Some(visit), title, content)).into_response()
 }
 
-/// A page with or without the ways to others.
-pub(super) fn frame(title: &str, header: Option<Markup>, content: Markup) -> Markup {
+/// A page with the ways to others, for those who are logged in.
+pub(super) fn frame(visit: Option<&Visit>, title: &str, content: Markup) -> Markup {
+    let is_current = |visit: &Visit, path: &str| visit.path.split('/').nth(1) == path.split('/').nth(1);
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -54,46 +57,106 @@ pub(super) fn frame(title: &str, header: Option<Markup>, content: Markup) -> Mar
             }
             body {
                 a.skip href="#main" { "Skip to the content" }
-                header { p.brand { "Guildgate" } @if let Some(header) = header { (header) } }
+                header {
+                    p.brand { "Guildgate" }
+                    @if let Some(visit) = visit {
+                        nav aria-label="Pages" {
+                            ul {
+                                @for (path, name) in PAGES {
+                                    li { a href=(path) aria-current=[is_current(visit, path).then_some("page")] { (name) } }
+                                }
+                            }
+                        }
+                        form method="post" action="/logout" {
+                            span.role { "Logged in with the " (visit.role.name()) " token" }
+                            button { "Log out" }
+                        }
+                    }
+                }
                 main #main tabindex="-1" { h1 { (title) } (content) }
             }
         }
     }
 }
 
-/// Why something was refused, as a page. `back`: the page from which the request came, if that is known.
-pub(super) fn problem(visit: Option<&Visit>, problem: &Problem, back: Option<&str>) -> Markup {
-    let content = html! {
-        p.alert role="alert" { (problem.detail) }
-        (faults(&problem.faults))
-        @match back {
-            Some(page) => { p { a href=(page) { "Back to the page" } } },
-            None => { p { a href="/" { "To the first page" } } },
-        }
-    };
-    match visit {
-        Some(visit) => page(visit, &problem.title, "", content),
-        None => frame(&problem.title, None, content),
-    }
+/// Why something was refused, as a page.
+pub(super) fn problem(visit: Option<&Visit>, problem: &Problem) -> Markup {
+    frame(visit, &problem.title, html! { (alert(problem)) p { a href="/" { "To the first page" } } })
+}
+
+/// Why something was refused, with every fault of the files.
+pub(super) fn alert(problem: &Problem) -> Markup {
+    html! { p.alert role="alert" { (problem.detail) } (faults(&problem.faults)) }
 }
 
 /// The faults of files, each with its location.
 pub(super) fn faults(faults: &[ReloadFault]) -> Markup {
-    html! {
-        @if !faults.is_empty() {
-            ul.faults {
-                @for fault in faults {
-                    li { @if let Some(location) = &fault.location { code { (location) } ": " } (fault.detail) }
+    html! { @if !faults.is_empty() { ul.faults { @for fault in faults { li { (fault) } } } } }
+}
+
+/// A form, sent to `action`. Its fields show what was typed, if it is the form that was sent.
+pub(super) struct Form<'v> {
+    pub(super) visit: &'v Visit,
+    pub(super) action: &'v str,
+}
+
+impl Form<'_> {
+    /// The form, if whoever is logged in may send it, with why it was refused.
+    pub(super) fn post(&self, heading: &str, (class, button): (&str, &str), fields: Markup) -> Markup {
+        html! {
+            @if self.visit.role == Role::Admin {
+                @if !heading.is_empty() { h2 { (heading) } }
+                form.card method="post" action=(self.action) {
+                    @if self.visit.path == self.action { @if let Some(problem) = &self.visit.refused { (alert(problem)) } }
+                    (fields)
+                    button class=(class) { (button) }
                 }
             }
         }
     }
-}
 
-/// Why a form was refused, within the form.
-pub(super) fn refusal(refused: &Refused) -> Markup {
-    html! {
-        @if let Some(problem) = &refused.problem { p.alert role="alert" { (problem.detail) } }
+    /// A form that searches.
+    pub(super) fn search(&self, label: &str) -> Markup {
+        html! {
+            form.search method="get" action=(self.action) role="search" {
+                (self.text("q", label, "", ""))
+                button { "Search" }
+            }
+        }
+    }
+
+    /// What was typed into a field of this form, or else `shown`.
+    pub(super) fn value<'v>(&'v self, name: &str, shown: &'v str) -> &'v str {
+        let typed = (self.visit.path == self.action).then(|| self.visit.fields.find(name));
+        typed.flatten().unwrap_or(shown)
+    }
+
+    /// A field with its label.
+    pub(super) fn text(&self, name: &str, label: &str, shown: &str, hint: &str) -> Markup {
+        let id = format!("field-{name}");
+        html! {
+            div.field {
+                label for=(id) { (label) }
+                input id=(id) name=(name) value=(self.value(name, shown)) autocomplete="off" spellcheck="false"
+                    list=[(name == "guild").then_some("guilds")] aria-describedby=(format!("{id}-hint"));
+                span.hint id=(format!("{id}-hint")) { (hint) }
+            }
+        }
+    }
+
+    /// A choice with its label. Each option has a value and a text.
+    pub(super) fn choice(&self, name: &str, label: &str, shown: &str, options: &[(&str, &str)]) -> Markup {
+        let id = format!("field-{name}");
+        html! {
+            div.field {
+                label for=(id) { (label) }
+                select id=(id) name=(name) {
+                    @for (value, text) in options {
+                        option value=(value) selected[*value == self.value(name, shown)] { (text) }
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -102,55 +165,39 @@ pub(super) fn tick(name: &str, label: &str, required: bool) -> Markup {
     html! { label { input type="checkbox" name=(name) value="yes" required[required]; " " (label) } }
 }
 
-/// A field of a form with its label.
-pub(super) fn text_field(name: &str, label: &str, value: &str, hint: &str) -> Markup {
-    let id = format!("field-{name}");
-    html! {
-        div.field {
-            label for=(id) { (label) }
-            input id=(id) name=(name) value=(value) autocomplete="off" spellcheck="false"
-                aria-describedby=[(!hint.is_empty()).then(|| format!("{id}-hint"))];
-            @if !hint.is_empty() { span.hint id=(format!("{id}-hint")) { (hint) } }
-        }
-    }
+/// A link to the page of a key.
+pub(super) fn key_link(id: &str) -> Markup {
+    html! { a href=(format!("/keys/{}", in_path(id))) { (id) } }
 }
 
-/// A choice of a form with its label. Each option has a value and a text.
-pub(super) fn choice(name: &str, label: &str, chosen: &str, options: &[(&str, &str)]) -> Markup {
-    let id = format!("field-{name}");
-    html! {
-        div.field {
-            label for=(id) { (label) }
-            select id=(id) name=(name) {
-                @for (value, text) in options {
-                    option value=(value) selected[*value == chosen] { (text) }
-                }
-            }
-        }
-    }
+/// The cells of a row of a table.
+macro_rules! row {
+    ($($cell:expr),* $(,)?) => { vec![$(maud::html! { ($cell) }),*] };
 }
+pub(super) use row;
 
-/// The heading of a column.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Heading {
-    Text(&'static str),
-    /// The column's cells have the class `number`.
-    Number(&'static str),
-}
-
-/// A table that can be wider than a phone.
-pub(super) fn table(caption: &str, headings: &[Heading], rows: Markup) -> Markup {
+/// A table that can be wider than a phone. Each column has a heading and a class; the first cell of a row is its heading.
+pub(super) fn table(
+    caption: &str,
+    columns: &[(&'static str, &'static str)],
+    rows: impl IntoIterator<Item = Vec<Markup>>,
+) -> Markup {
+    let class_of = |class: &&'static str| Some(*class).filter(|class| !class.is_empty());
     html! {
         div.scroll role="region" aria-label=(caption) tabindex="0" {
             table {
                 caption { (caption) }
-                thead { tr { @for heading in headings {
-                    @match heading {
-                        Heading::Text(text) => { th scope="col" { (text) } }
-                        Heading::Number(text) => { th.number scope="col" { (text) } }
+                thead { tr { @for (heading, class) in columns { th scope="col" class=[class_of(class)] { (heading) } } } }
+                tbody {
+                    @for row in rows {
+                        tr {
+                            @for (at, (cell, (heading, class))) in row.iter().zip(columns).enumerate() {
+                                @if at == 0 { th scope="row" class=[class_of(class)] { (cell) } }
+                                @else { td class=[class_of(class)] data-label=(heading) { (cell) } }
+                            }
+                        }
                     }
-                } } }
-                tbody { (rows) }
+                }
             }
         }
     }

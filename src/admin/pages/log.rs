@@ -1,36 +1,21 @@
 //! The last refusals, each explained as `guildgate why` does.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
-use axum::routing::get;
-use axum::{Extension, Router};
-use maud::{Markup, html};
-use serde::Deserialize;
+use axum::Extension;
+use maud::html;
 
-use super::layout::Heading;
-use super::{Pages, Visit, in_path, layout};
-use crate::admin::extract::Params;
-use crate::admin::problem::Problem;
-use crate::admin::shared::Shared;
-use crate::config::{Keys, Loaded};
-use crate::gateway::KeyUsage;
-use crate::model::{GuildId, KeyId};
+use super::layout::{Form, key_link, page, row, table};
+use super::{Answer, Visit};
+use crate::config::Keys;
+use crate::model::KeyId;
 use crate::telemetry::{AccessLine, Explanation, KeyLookup};
 use crate::wire::code_meaning;
 
 /// Refusals on the page.
 const MAX_ROWS: usize = 100;
 
-pub(super) fn routes() -> Router<Arc<Pages>> {
-    Router::new().route("/log", get(show))
-}
-
-#[derive(Debug, Deserialize)]
-struct Query {
-    #[serde(default)]
-    q: String,
-}
+const COLUMNS: [(&str, &str); 5] = [("Time", ""), ("Code", "code"), ("Why", "why"), ("Key", ""), ("Request id", "id")];
 
 /// Whether the refusal has this text as its code, key, address or request id.
 fn has(outcome: &AccessLine, text: &str) -> bool {
@@ -39,85 +24,42 @@ fn has(outcome: &AccessLine, text: &str) -> bool {
     text.is_empty() || fields.iter().any(|field| field == text) || outcome.key.as_deref() == Some(text)
 }
 
-async fn show(Extension(visit): Extension<Visit>, Params(query): Params<Query>) -> Result<Markup, Problem> {
-    let shared = &visit.pages.shared;
+pub(super) async fn show(Extension(visit): Extension<Visit>) -> Answer {
+    let shared = visit.shared();
     let mut refusals = shared.gateway.last_refusals();
-    let q = query.q.trim();
-    refusals.retain(|outcome| has(outcome, q));
+    refusals.retain(|outcome| has(outcome, visit.fields.get("q")));
     let shown = &refusals[..refusals.len().min(MAX_ROWS)];
-    let keys = look_up(shared, shown.iter().filter_map(|outcome| outcome.key.clone()).collect()).await?;
-    let loaded = shared.process.config.read().loaded.clone();
-    let rows = html! {
-        @for outcome in shown {
-            @let key = outcome.key.as_ref().and_then(|key| keys.get(key)).unwrap_or(&KeyLookup::NotListed);
-            (row(outcome, key, &loaded))
-        }
+    let ids: HashSet<&KeyId> = shown.iter().filter_map(|outcome| outcome.key.as_ref()).collect();
+    let in_force = shared.gateway.usage_of(|id| ids.contains(id)).into_iter();
+    let guilds: HashMap<KeyId, String> =
+        in_force.map(|usage| (usage.key.id.clone(), usage.key.guild.id.to_string())).collect();
+    let unknown = match shared.gateway.state().config.keys {
+        Keys::Origin { .. } => KeyLookup::AtOrigin,
+        Keys::Store | Keys::File(_) => KeyLookup::NotListed,
     };
+    let loaded = shared.process.config.read().loaded.clone();
+    let rows = shown.iter().map(|outcome| {
+        let guild = outcome.key.as_ref().and_then(|key| guilds.get(key)).cloned();
+        let key = guild.map_or(unknown.clone(), |guild| KeyLookup::Found { name: None, guild });
+        let explanation = Explanation::new(outcome.clone(), &key, Some(&loaded));
+        let (time, code) = (outcome.time(), outcome.code.unwrap_or_default());
+        let (day, hour) = time.split_at(time.find('T').map_or(0, |at| at + 1));
+        row![
+            html! { (day) wbr; (hour) },
+            format!("{code:02} {}", code_meaning(code)),
+            explanation.sentences().join(" "),
+            html! { @match &outcome.key { Some(key) => (key_link(key)), None => "–" } },
+            html! { code { (outcome.id) } },
+        ]
+    });
     let content = html! {
         p {
-            "The last 50 refusals of each code since the start, as " code { "guildgate why" } " explains them. The access log ("
-            code { "log.access" } ") has all requests."
+            "The last 50 refusals of each code since the start, as " code { "guildgate why" } " explains them; a key's \
+             name is on its page. The access log (" code { "log.access" } ") has all requests."
         }
-        form.search method="get" action="/log" role="search" {
-            (layout::text_field("q", "Code, key, address or request id", q, ""))
-            button { "Search" }
-        }
+        (Form { visit: &visit, action: "/log" }.search("Code, key, address or request id"))
         @if refusals.is_empty() { p { "There are none." } }
-        @else {
-            div.stacked.log {
-                (layout::table(&format!("Refusals: {}, the latest first", refusals.len()),
-                    &["Time", "Code", "Why", "Key", "Request id"].map(Heading::Text), rows))
-            }
-        }
+        div.stacked.log { (table(&format!("Refusals: {}, the latest first", refusals.len()), &COLUMNS, rows)) }
     };
-    Ok(layout::page(&visit, "Log", "/log", content))
-}
-
-fn row(outcome: &AccessLine, key: &KeyLookup, loaded: &Loaded) -> Markup {
-    let code = outcome.code.unwrap_or_default();
-    let explanation = Explanation::new(outcome.clone(), key, Some(loaded));
-    let time = outcome.time();
-    let (day, hour) = time.split_at(time.find('T').map_or(0, |at| at + 1));
-    html! {
-        tr {
-            th scope="row" { (day) wbr; (hour) }
-            td.code { (format!("{code:02}")) " " (code_meaning(code)) }
-            td.why { @for sentence in explanation.sentences() { (sentence) " " } }
-            td { @match &outcome.key { Some(key) => { a href=(format!("/keys/{}", in_path(key))) { (key) } }, None => "–" } }
-            td.id { code { (outcome.id) } }
-        }
-    }
-}
-
-/// What is known of these keys; of others it is [`KeyLookup::NotListed`].
-async fn look_up(shared: &Arc<Shared>, ids: HashSet<KeyId>) -> Result<HashMap<KeyId, KeyLookup>, Problem> {
-    let config = shared.gateway.state().config.clone();
-    Ok(match &config.keys {
-        Keys::Origin { .. } => ids.into_iter().map(|id| (id, KeyLookup::AtOrigin)).collect(),
-        Keys::File(_) => {
-            let found = async move |shared: Arc<Shared>| Ok(shared.gateway.usage_of(|id| ids.contains(id)));
-            let found = shared.over_all_keys(found).await?.into_iter();
-            found.map(|KeyUsage { key, .. }| (key.id.clone(), found_key("", &key.guild.id))).collect()
-        }
-        Keys::Store => {
-            let store = shared.keys()?.store;
-            let (mut found, mut failure) = (HashMap::new(), None::<String>);
-            for id in ids {
-                let lookup = match &failure {
-                    Some(why) => KeyLookup::Failed(why.clone()), // a store that is away is waited for once
-                    None => match store.key(&id).await {
-                        Ok(Some(key)) => found_key(&key.name, &key.guild),
-                        Ok(None) => KeyLookup::NotListed,
-                        Err(error) => KeyLookup::Failed(failure.insert(error.to_string()).clone()),
-                    },
-                };
-                found.insert(id, lookup);
-            }
-            found
-        }
-    })
-}
-
-fn found_key(name: &str, guild: &GuildId) -> KeyLookup {
-    KeyLookup::Found { name: (!name.is_empty()).then(|| name.to_owned()), guild: guild.to_string() }
+    Ok(page(&visit, "Log", content))
 }

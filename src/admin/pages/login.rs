@@ -2,57 +2,38 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::header::SET_COOKIE;
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
-use axum::routing::{get, post};
-use axum::{Extension, Router};
 use maud::{Markup, html};
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::guard::{COOKIE_NAME, session_id};
 use super::{Fields, Pages, Visit, layout};
-use crate::admin::audit::Change;
 use crate::admin::authorize::role_of;
-use crate::admin::extract::Params;
 use crate::admin::problem::Problem;
 use crate::admin::server::Peer;
-use crate::admin::shared::Shared;
 use crate::admin::tokens::Role;
 use crate::keys::hide_keys;
-use crate::model::date_of;
 
-pub(super) fn routes() -> Router<Arc<Pages>> {
-    Router::new().route("/login", get(show).post(log_in)).route("/logout", post(log_out))
-}
-
-#[derive(Debug, Deserialize)]
-struct Query {
-    /// The page to go to after the log-in.
-    #[serde(default)]
-    from: String,
-    /// A form was sent without a session, so nothing became of it.
-    unsent: Option<String>,
-}
-
-async fn show(visit: Option<Extension<Visit>>, headers: HeaderMap, Params(query): Params<Query>) -> Response {
-    let said = match (query.unsent, session_id(&headers)) {
-        (Some(_), _) => Some("Your session has ended, and nothing was changed. Log in, and send the form again."),
-        (None, Some(_)) => Some("Your session has ended. Log in again."),
-        (None, None) => None,
-    };
+pub(super) async fn show(
+    visit: Option<Extension<Visit>>,
+    headers: HeaderMap,
+    Extension(fields): Extension<Fields>,
+) -> Response {
+    let ended = "Your session has ended, and nothing was changed since. Log in again.";
     match visit {
         Some(_) => Redirect::to("/").into_response(),
-        None => form(said, &query.from).into_response(),
+        None => form(session_id(&headers).map(|_| ended), fields.get("from")).into_response(),
     }
 }
 
 /// `from`: the page to go to after the log-in.
 fn form(said: Option<&str>, from: &str) -> Markup {
     let content = html! {
-        @if let Some(said) = said { p.alert role="alert" #error { (said) } }
+        @if let Some(said) = said { p.alert role="alert" { (said) } }
         form.card method="post" action="/login" {
             input type="hidden" name="from" value=(hide_keys(from));
             div.field {
@@ -67,10 +48,10 @@ fn form(said: Option<&str>, from: &str) -> Markup {
             button.primary { "Log in" }
         }
     };
-    layout::frame("Log in", None, content)
+    layout::frame(None, "Log in", content)
 }
 
-async fn log_in(
+pub(super) async fn log_in(
     State(pages): State<Arc<Pages>>,
     peer: Option<Extension<Peer>>,
     headers: HeaderMap,
@@ -78,42 +59,39 @@ async fn log_in(
 ) -> Response {
     let role = role_of(&pages.shared, fields.get("token").as_bytes());
     let name = role.as_ref().map_or("none", |role| role.name());
-    let answer = session_of(&pages, role, &headers, fields.get("from"));
+    let begun = begin_session(&pages, role, &headers, fields.get("from"));
+    let status = begun.as_ref().map_or_else(Problem::status, Response::status);
     // The throttle bounds the others, so that a flood of wrong tokens does not fill the disk.
-    if answer.status() != StatusCode::TOO_MANY_REQUESTS {
-        record(&pages.shared, peer.map(|Extension(peer)| peer), name, "/login", answer.status());
+    if status != StatusCode::TOO_MANY_REQUESTS {
+        let peer = peer.map(|Extension(peer)| peer);
+        pages.shared.audit(peer, name, &Method::POST, "/login", status, Value::Null, None);
     }
-    answer
+    begun.unwrap_or_else(|problem| {
+        let headers: HeaderMap = problem.headers.iter().cloned().collect();
+        (status, headers, form(Some(&problem.detail), fields.get("from"))).into_response()
+    })
 }
 
-/// Begins a session, or says why not.
-fn session_of(pages: &Pages, role: Result<Role, Problem>, headers: &HeaderMap, from: &str) -> Response {
-    let refused = |problem: Problem, error: &str| {
-        (problem.status(), problem.headers.into_iter().collect::<HeaderMap>(), form(Some(error), from)).into_response()
-    };
-    let shared = &pages.shared;
-    let role = match role {
-        Ok(role @ (Role::Admin | Role::Read)) => role,
-        Ok(Role::Bot) => {
-            let problem = Problem::new(StatusCode::FORBIDDEN, "");
-            return refused(problem, "The bot token cannot log in; use the admin token or the read token.");
-        }
-        Err(problem) if problem.status() == StatusCode::TOO_MANY_REQUESTS => {
-            return refused(problem, "There were too many attempts with a wrong token. Wait a second, and try again.");
-        }
-        Err(problem) => return refused(problem, "The token is wrong."),
-    };
+fn begin_session(
+    pages: &Pages,
+    role: Result<Role, Problem>,
+    headers: &HeaderMap,
+    from: &str,
+) -> Result<Response, Problem> {
+    let sessions = &pages.shared.own.sessions;
+    let role = role.map_err(|problem| match problem.status() {
+        StatusCode::UNAUTHORIZED => Problem::new(StatusCode::UNAUTHORIZED, "The token is wrong."),
+        _ => problem,
+    })?;
+    if role == Role::Bot {
+        let detail = "The bot token cannot log in; use the admin token or the read token.";
+        return Err(Problem::new(StatusCode::FORBIDDEN, detail));
+    }
     // A session that was there before is not needed any more.
-    if let Some(id) = session_id(headers) {
-        shared.sessions.end(id);
-    }
-    match shared.sessions.begin(role, shared.gateway.clock().now()) {
-        Ok(id) => {
-            let page = if is_own_page(from) { from } else { "/" };
-            ([(SET_COOKIE, cookie(pages, &id, ""))], Redirect::to(page)).into_response()
-        }
-        Err(why) => Problem::unavailable(why, 1).into_response(),
-    }
+    sessions.end(session_id(headers).unwrap_or_default());
+    let id = sessions.begin(role, pages.shared.gateway.clock().now()).map_err(|why| Problem::unavailable(why, 1))?;
+    let page = if is_own_page(from) { from } else { "/" };
+    Ok(([(SET_COOKIE, cookie(pages, &id, ""))], Redirect::to(page)).into_response())
 }
 
 /// Whether this is a path here, and no other site's name as browsers read it: `//site`, `/\site`, and a slash and a tab
@@ -122,28 +100,12 @@ fn is_own_page(from: &str) -> bool {
     from.starts_with('/') && !from.starts_with("//") && from.bytes().all(|b| b.is_ascii_graphic() && b != b'\\')
 }
 
-async fn log_out(Extension(visit): Extension<Visit>, headers: HeaderMap) -> Response {
-    if let Some(id) = session_id(&headers) {
-        visit.shared().sessions.end(id);
-    }
-    record(visit.shared(), visit.peer, visit.role.name(), "/logout", StatusCode::SEE_OTHER);
+pub(super) async fn log_out(Extension(visit): Extension<Visit>, headers: HeaderMap) -> Response {
+    let shared = visit.shared();
+    shared.own.sessions.end(session_id(&headers).unwrap_or_default());
+    let status = StatusCode::SEE_OTHER;
+    shared.audit(visit.peer, visit.role.name(), &Method::POST, "/logout", status, Value::Null, None);
     ([(SET_COOKIE, cookie(&visit.pages, "", "; Max-Age=0"))], Redirect::to("/login")).into_response()
-}
-
-/// Writes a log-in or log-out to the audit log.
-fn record(shared: &Shared, peer: Option<Peer>, role: &'static str, path: &str, status: StatusCode) {
-    if let (Some(audit), Some(Peer(client))) = (&shared.audit, peer) {
-        audit.record(Change {
-            time: date_of(shared.gateway.clock().unix()),
-            client: client.ip(),
-            role,
-            method: Method::POST.to_string(),
-            path: path.to_owned(),
-            status: status.as_u16(),
-            change: Value::Null,
-            made: None,
-        });
-    }
 }
 
 fn cookie(pages: &Pages, id: &str, more: &str) -> String {
@@ -157,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_log_in_leads_to_no_other_site() {
-        for page in ["/", "/keys", "/keys/k_1?done=changed", "/keys?q=//x&page=2"] {
+        for page in ["/", "/keys", "/keys/k_1?done=change", "/keys?q=//x&page=2"] {
             assert!(is_own_page(page), "{page}");
         }
         for other in

@@ -18,11 +18,11 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
+use axum::http::Method;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{Method, StatusCode};
 use axum::middleware::from_fn_with_state;
-use axum::response::IntoResponse;
-use axum::routing::get;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
 use http_body_util::BodyExt;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
@@ -53,21 +53,18 @@ struct Visit {
     pages: Arc<Pages>,
     role: Role,
     peer: Option<Peer>,
+    path: String,
+    fields: Fields,
+    /// Why the form that was sent is shown again.
+    refused: Option<Problem>,
 }
 
-/// The fields of a form that was sent.
+/// The fields of a form that was sent, or of the query.
 #[derive(Clone, Debug, Default)]
 struct Fields(Vec<(String, String)>);
 
-/// A form that was refused, for its page to show again; or nothing.
-#[derive(Clone, Debug, Default)]
-struct Refused {
-    /// Which form of the page.
-    form: &'static str,
-    /// What was typed.
-    fields: Fields,
-    problem: Option<Problem>,
-}
+/// A page, or why there is none.
+type Answer = Result<Response, Problem>;
 
 /// All pages and their files. `api`: the API's own paths.
 pub(super) fn routes(shared: Arc<Shared>, api: Router, hosts: Hosts, is_tls: bool) -> Router {
@@ -76,19 +73,22 @@ pub(super) fn routes(shared: Arc<Shared>, api: Router, hosts: Hosts, is_tls: boo
         get(move || async move { ([(CONTENT_TYPE, content_type)], text).into_response() })
     };
     Router::new()
-        .merge(cache::routes())
-        .merge(configuration::routes())
-        .merge(key::routes())
-        .merge(keys::routes())
-        .merge(log::routes())
-        .merge(login::routes())
-        .merge(now::routes())
-        .merge(tuning::routes())
+        .route("/", get(now::show))
+        .route("/keys", get(keys::show).post(keys::create))
+        .route("/keys/{id}", get(key::show))
+        .route("/keys/{id}/{action}", post(key::act))
+        .route("/tuning", get(tuning::show))
+        .route("/configuration", get(configuration::show))
+        .route("/configuration/reload", post(configuration::reload))
+        .route("/cache", get(cache::show))
+        .route("/cache/purge", post(cache::purge))
+        .route("/log", get(log::show))
+        .route("/login", get(login::show).post(login::log_in))
+        .route("/logout", post(login::log_out))
         .route("/assets/style.css", file("text/css; charset=utf-8", include_str!("assets/style.css")))
         .route("/assets/refresh.js", file("text/javascript; charset=utf-8", include_str!("assets/refresh.js")))
         .route("/assets/icon.svg", file("image/svg+xml", include_str!("assets/icon.svg")))
         .layer(from_fn_with_state(pages.clone(), guard::guard))
-        .fallback(guard::not_found)
         .with_state(pages)
 }
 
@@ -97,46 +97,30 @@ impl Visit {
         &self.pages.shared
     }
 
-    fn may_change(&self) -> bool {
-        self.role == Role::Admin
+    /// The same with a form that was refused, for its page to show it again.
+    fn refused(self, problem: Problem) -> Self {
+        Visit { refused: Some(problem), ..self }
     }
 
     /// Makes a request to the API as whoever is logged in: with its checks, and with its line in the audit log. The
     /// answer's body.
     async fn api(&self, method: Method, path: &str, body: Value) -> Result<Value, Problem> {
-        let failed = |error: String| Problem::unavailable(error, 1);
         let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
         let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, "application/json");
-        let mut request = request.body(body).map_err(|error| failed(error.to_string()))?;
+        let mut request = request.body(body).map_err(|error| Problem::bad_request(error.to_string()))?;
         request.extensions_mut().insert(InSession(self.role));
         self.peer.map(|peer| request.extensions_mut().insert(peer));
         let Ok(answer) = TowerToHyperService::new(self.pages.api.clone()).call(request).await;
         let (parts, body) = answer.into_parts();
         if let Some(problem) = parts.extensions.get::<Problem>() {
-            return Err(problem.clone());
+            let mut problem = problem.clone();
+            // Who filled in a form has seen no body, and no line of it.
+            let detail = problem.detail.trim_start_matches("the body: ").split(" at line ").next().unwrap_or_default();
+            problem.detail = detail.to_owned();
+            return Err(problem);
         }
-        let body = body.collect().await.map_err(|error| failed(error.to_string()))?.to_bytes();
+        let body = body.collect().await.map_err(|error| Problem::unavailable(error.to_string(), 1))?.to_bytes();
         Ok(serde_json::from_slice(&body).unwrap_or_default())
-    }
-}
-
-impl Refused {
-    fn new(form: &'static str, fields: Fields, problem: Problem) -> Self {
-        Refused { form, fields, problem: Some(problem) }
-    }
-
-    fn status(&self) -> StatusCode {
-        self.problem.as_ref().map_or(StatusCode::OK, Problem::status)
-    }
-
-    /// What this form is to show.
-    fn of(&self, form: &str) -> Refused {
-        if self.form == form { self.clone() } else { Refused::default() }
-    }
-
-    /// What was typed into a field, or `shown` where nothing was refused.
-    fn value<'v>(&'v self, name: &str, shown: &'v str) -> &'v str {
-        if self.problem.is_some() { self.fields.get(name) } else { shown }
     }
 }
 
@@ -145,14 +129,19 @@ impl Fields {
         Fields(form_urlencoded::parse(form).into_owned().collect())
     }
 
-    /// The first field of this name, without white space around it; empty if there is none.
-    fn get(&self, name: &str) -> &str {
-        self.0.iter().find(|(of, _)| of == name).map_or("", |(_, value)| value.trim())
+    /// The first field of this name, without white space around it.
+    fn find(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(of, _)| of == name).map(|(_, value)| value.trim())
     }
 
-    /// As [`Fields::get`]; `None` if it is empty.
+    /// As [`Fields::find`]; empty if there is none.
+    fn get(&self, name: &str) -> &str {
+        self.find(name).unwrap_or_default()
+    }
+
+    /// As [`Fields::find`]; `None` if it is empty.
     fn given(&self, name: &str) -> Option<&str> {
-        Some(self.get(name)).filter(|value| !value.is_empty())
+        self.find(name).filter(|value| !value.is_empty())
     }
 }
 

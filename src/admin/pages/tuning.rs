@@ -4,26 +4,19 @@
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use axum::{Extension, Router};
+use axum::Extension;
 use maud::{Markup, html};
-use rustix::process::setpriority_process;
-use serde::Deserialize;
-use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
 use toml::{Table, Value};
 
 use super::keys::stored;
-use super::layout::Heading::{Number, Text};
-use super::{Pages, Visit, in_path, layout};
-use crate::admin::extract::Params;
+use super::layout::{Form, alert, key_link, page, row, table};
+use super::{Answer, Visit, in_path};
 use crate::admin::problem::{Problem, ReloadFault};
 use crate::admin::shared::Shared;
-use crate::config::{Limits, Tier, load_str};
+use crate::config::{Limits, load_str};
 use crate::limits::OverLimitCounts;
 use crate::model::{KeyId, Limit};
 use crate::planning::{Plan, PlannedKey, ReadError, RecordFiles};
@@ -34,50 +27,60 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// Keys that are shown; the summary is of all.
 const MAX_ROWS: usize = 100;
 
-/// The lowest priority, so that a replay takes no time from callers' requests.
-const LOWEST_PRIORITY: i32 = 19;
+const COLUMNS: [(&str, &str); 9] = [
+    ("Key", ""),
+    ("Name", "name"),
+    ("Tier", ""),
+    ("Requests", "number"),
+    ("Refused then", "number"),
+    ("Would be", "number"),
+    ("Newly", "number"),
+    ("First", "nowrap"),
+    ("Worst minute", "nowrap"),
+];
 
-pub(super) fn routes() -> Router<Arc<Pages>> {
-    Router::new().route("/tuning", get(show))
-}
-
-#[derive(Debug, Deserialize)]
-struct Query {
-    tier: Option<String>,
-    rate: Option<String>,
-    burst: Option<String>,
-}
-
-async fn show(Extension(visit): Extension<Visit>, Params(query): Params<Query>) -> Result<Response, Problem> {
+pub(super) async fn show(Extension(mut visit): Extension<Visit>) -> Answer {
     let state = visit.shared().gateway.state().clone();
     let limits = &state.config.limits;
-    let tier = limits.tier(query.tier.as_deref()).clone();
+    let tier = limits.tier(visit.fields.find("tier")).clone();
     let in_force = limits_in_force(visit.shared());
     let tiers = in_force.get("tiers");
-    let rate = query.rate.as_deref();
-    let rate = rate.unwrap_or_else(|| typed_rate(tiers.and_then(|tiers| tiers.get(&tier.name)))).trim();
-    let burst = query.burst.clone().unwrap_or_else(|| tier.main.burst.to_string());
-    let outcome = match (&query.rate, &query.burst) {
-        (None, None) => Ok(html! {}),
-        _ => tried(&visit, &tier.name, rate, burst.trim()).await,
+    let rate = typed_rate(tiers.and_then(|tiers| tiers.get(&tier.name)));
+    let outcome = match (visit.fields.find("rate"), visit.fields.find("burst")) {
+        (None, None) => html! {},
+        (rate_typed, burst) => {
+            let burst = burst.map_or_else(|| tier.main.burst.to_string(), str::to_owned);
+            match tried(visit.shared(), &tier.name, rate_typed.unwrap_or(rate), &burst).await {
+                Ok(outcome) => outcome,
+                Err(problem) => {
+                    let why = alert(&problem);
+                    visit = visit.refused(problem);
+                    why
+                }
+            }
+        }
     };
-    let status = outcome.as_ref().map_or_else(Problem::status, |_| StatusCode::OK);
+    let form = Form { visit: &visit, action: "/tuning" };
     let content = html! {
         p { "Choose a tier, and see what another rate and burst would have done to the recorded requests. Nothing is changed." }
-        (tier_links(limits, &tier.name))
+        nav aria-label="Tiers" {
+            ul {
+                @for of in &limits.tiers {
+                    @let is_current = of.name == tier.name;
+                    li { a href=(format!("/tuning?tier={}", in_path(&of.name))) aria-current=[is_current.then_some("true")] { (of.name) } }
+                }
+            }
+        }
         form.card method="get" action="/tuning" {
             input type="hidden" name="tier" value=(tier.name);
-            (layout::text_field("rate", "Rate", rate, "Requests of a key over time, such as 20/s or 600/m."))
-            (layout::text_field("burst", "Burst", &burst, "Requests at once."))
+            (form.text("rate", "Rate", rate, "Requests of a key over time, such as 20/s or 600/m."))
+            (form.text("burst", "Burst", &tier.main.burst.to_string(), "Requests at once."))
             button.primary { "Try" }
         }
-        @match &outcome {
-            Ok(outcome) => (outcome),
-            Err(problem) => { div.alert role="alert" { (problem.detail) (layout::faults(&problem.faults)) } },
-        }
-        (now(&visit, limits, tiers))
+        (outcome)
+        (now(visit.shared(), limits, tiers))
     };
-    Ok((status, layout::page(&visit, "Tuning", "/tuning", content)).into_response())
+    Ok(page(&visit, "Tuning", content))
 }
 
 /// `limits` as the configuration has it.
@@ -91,63 +94,35 @@ fn typed_rate(limit: Option<&Value>) -> &str {
     limit.and_then(|limit| limit.get("rate")?.as_str()).unwrap_or_default()
 }
 
-fn tier_links(limits: &Limits, current: &str) -> Markup {
-    html! {
-        nav aria-label="Tiers" {
-            ul {
-                @for tier in &limits.tiers {
-                    li {
-                        a href=(format!("/tuning?tier={}", in_path(&tier.name)))
-                            aria-current=[(tier.name == current).then_some("true")] { (tier.name) }
-                    }
-                }
-            }
-        }
-    }
-}
-
 /// What the limits would have done.
-async fn tried(visit: &Visit, tier: &str, rate: &str, burst: &str) -> Result<Markup, Problem> {
-    let shared = visit.shared();
+async fn tried(shared: &Shared, tier: &str, rate: &str, burst: &str) -> Result<Markup, Problem> {
     let (limits, lines) = trial(shared, tier, rate, burst)?;
-    let names = async move |shared: Arc<Shared>| {
-        Ok(stored(&shared).await?.0.into_iter().map(|key| (key.id, key.name)).collect())
-    };
-    let names = visit.pages.shared.over_all_keys(names).await?;
+    let names = stored(shared).await?.0.into_iter().map(|key| (key.id, key.name)).collect();
     let plan = replay(shared, limits, names).await?;
-    let rows = html! { @for key in plan.keys.iter().take(MAX_ROWS) { (row(key)) } };
+    let rows = plan.keys.iter().take(MAX_ROWS).map(|key: &PlannedKey| {
+        let worst = key.worst_minute.as_ref().map(|minute| format!("{minute} ({})", key.worst_minute_refused));
+        row![
+            key_link(&key.key),
+            key.name.as_deref().unwrap_or_default(),
+            key.tier,
+            key.requests,
+            key.refused_then,
+            key.would_be_refused,
+            key.newly_refused,
+            key.first.as_deref().unwrap_or("–"),
+            worst.as_deref().unwrap_or("–"),
+        ]
+    });
     Ok(html! {
         h2 { "What it would have done" }
         p role="status" { (plan.summary) }
         p.hint { (plan.read) }
         @for warning in plan.read.warnings() { p.hint { (warning) } }
-        @if !plan.keys.is_empty() {
-            (layout::table("Keys that would be refused, or are over a candidate limit", &[Text("Key"), Text("Name"),
-                Text("Tier"), Number("Requests"), Number("Refused then"), Number("Would be"), Number("Newly"),
-                Text("First"), Text("Worst minute")], rows))
-        }
+        (table("Keys that would be refused, or are over a candidate limit", &COLUMNS, rows))
         h2 #lines { "Lines for gateway.toml" }
         p.hint { "They are the whole tier, and replace its section if the file has one." }
         pre tabindex="0" role="region" aria-labelledby="lines" { code { (lines) } }
     })
-}
-
-fn row(key: &PlannedKey) -> Markup {
-    html! {
-        tr {
-            th scope="row" { a href=(format!("/keys/{}", in_path(&key.key))) { (key.key) } }
-            td.name { (key.name.as_deref().unwrap_or_default()) }
-            td { (key.tier) }
-            td.number { (key.requests) }
-            td.number { (key.refused_then) }
-            td.number { (key.would_be_refused) }
-            td.number { (key.newly_refused) }
-            td.nowrap { (key.first.as_deref().unwrap_or("–")) }
-            td.nowrap {
-                @match &key.worst_minute { Some(minute) => { (minute) " (" (key.worst_minute_refused) ")" }, None => { "–" } }
-            }
-        }
-    }
 }
 
 /// The limits in force with another rate and burst of `tier`, checked as those of a file, and the lines for `gateway.toml`.
@@ -174,7 +149,7 @@ fn section<const N: usize>(path: [&str; N], content: Table) -> String {
     toml::to_string(&whole).unwrap_or_default() // a table of TOML can be written as TOML
 }
 
-/// Decides the recorded requests again, on a thread of its own.
+/// Decides the recorded requests again, one such piece of work at a time.
 async fn replay(shared: &Shared, limits: Limits, names: HashMap<KeyId, String>) -> Result<Plan, Problem> {
     let decisions = shared.gateway.state().config.log.decisions.clone();
     let decisions = decisions.ok_or_else(|| {
@@ -182,23 +157,18 @@ async fn replay(shared: &Shared, limits: Limits, names: HashMap<KeyId, String>) 
             "No decisions are recorded. Set log.decisions, restart, and come back when there was traffic.",
         )
     })?;
-    let one = shared.replays.clone().try_lock_owned();
+    let one = shared.own.replays.clone().try_lock_owned();
     let one = one.map_err(|_| Problem::unavailable("Another trial is under way; try again.", 5))?;
-    let (answer, answered) = oneshot::channel();
     let work = move || {
-        let _ = setpriority_process(None, LOWEST_PRIORITY); // of this thread alone (setpriority(2), "C library/kernel differences")
+        let _one = one; // until the work has ended, although nobody may wait for it any more
         let deadline = Instant::now() + TIMEOUT;
-        let plan = RecordFiles::open(&[decisions]).and_then(|record| {
-            let mut progress =
-                |_, _| if Instant::now() > deadline { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-            Plan::new(&limits, &record, &names, &mut progress)
-        });
-        drop(one);
-        let _ = answer.send(plan); // the caller may have gone
+        let mut progress =
+            |_, _| if Instant::now() > deadline { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        Plan::new(&limits, &RecordFiles::open(&[decisions])?, &names, &mut progress)
     };
-    let failed = || Problem::unavailable("The record could not be replayed; see the process log.", 5);
-    std::thread::Builder::new().name("replay".into()).spawn(work).map_err(|_| failed())?;
-    answered.await.map_err(|_| failed())?.map_err(|error| match error {
+    let plan = spawn_blocking(work).await;
+    let plan = plan.map_err(|_| Problem::unavailable("The record could not be replayed; see the process log.", 5))?;
+    plan.map_err(|error| match error {
         ReadError::Ended => {
             Problem::unavailable("The record is too long to replay here; use `guildgate limits plan`.", 60)
         }
@@ -207,32 +177,24 @@ async fn replay(shared: &Shared, limits: Limits, names: HashMap<KeyId, String>) 
 }
 
 /// The tiers in force, with how often each limit was exceeded.
-fn now(visit: &Visit, limits: &Limits, in_force: Option<&Value>) -> Markup {
-    let counts: HashMap<String, OverLimitCounts> = visit.shared().gateway.over_limits().into_iter().collect();
-    let in_force = |tier: &Tier| in_force?.get(&tier.name);
-    let over = |tier: &Tier, limit: Limit| counts.get(&tier.name).map_or(0, |counts| counts.over[limit.index()]);
-    let rows = html! {
-        @for tier in &limits.tiers {
-            tr {
-                th scope="row" { (tier.name) }
-                td.nowrap { (typed_rate(in_force(tier))) ", " (tier.main.burst) " at once" }
-                @for limit in Limit::ALL { td.number { (over(tier, limit)) } }
-                td.nowrap {
-                    @match tier.candidate {
-                        Some(rate) => {
-                            (typed_rate(in_force(tier).and_then(|tier| tier.get("candidate")))) ", " (rate.burst) " at once"
-                        },
-                        None => "–",
-                    }
-                }
-                td.number { (counts.get(&tier.name).map_or(0, |counts| counts.over_candidate)) }
-            }
-        }
-    };
-    let over = Limit::ALL.map(|limit| Number(limit.name()));
-    let headings = [Text("Tier"), Text("Rate")].into_iter().chain(over).chain([Text("Candidate"), Number("candidate")]);
+fn now(shared: &Shared, limits: &Limits, in_force: Option<&Value>) -> Markup {
+    let counts: HashMap<String, OverLimitCounts> = shared.gateway.over_limits().into_iter().collect();
+    let rows = limits.tiers.iter().map(|tier| {
+        let (typed, counts) = (in_force.and_then(|tiers| tiers.get(&tier.name)), counts.get(&tier.name));
+        let candidate = tier.candidate.map_or("–".to_owned(), |rate| {
+            format!("{}, {} at once", typed_rate(typed.and_then(|tier| tier.get("candidate"))), rate.burst)
+        });
+        let mut row = row![tier.name, format!("{}, {} at once", typed_rate(typed), tier.main.burst)];
+        let over = Limit::ALL.map(|limit| counts.map_or(0, |counts| counts.over[limit.index()]));
+        row.extend(over.map(|n| html! { (n) }));
+        row.extend(row![candidate, counts.map_or(0, |counts| counts.over_candidate)]);
+        row
+    });
+    let mut columns = vec![("Tier", ""), ("Rate", "nowrap")];
+    columns.extend(Limit::ALL.map(|limit| (limit.name(), "number")));
+    columns.extend([("Candidate", "nowrap"), ("candidate", "number")]);
     html! {
         h2 { "In force" }
-        (layout::table("Tiers, and requests over each limit since the start", &headings.collect::<Vec<_>>(), rows))
+        (table("Tiers, and requests over each limit since the start", &columns, rows))
     }
 }

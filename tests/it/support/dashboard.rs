@@ -47,18 +47,6 @@ impl Dashboard {
     pub async fn post(&self, path: &str, fields: &[(&str, &str)]) -> AdminAnswer {
         self.client.send("POST", path, &[FORM, OWN, ("cookie", &self.cookie)], &form(fields)).await
     }
-
-    /// The value of a hidden field of a page.
-    pub async fn hidden(&self, path: &str, name: &str) -> String {
-        let page = self.get(path).await.text;
-        page.split(&format!(r#"name="{name}" value=""#))
-            .nth(1)
-            .unwrap()
-            .split('"')
-            .next()
-            .unwrap()
-            .replace("&quot;", "\"")
-    }
 }
 
 /// What a browser says of a form of the dashboard's own pages.
