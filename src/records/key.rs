@@ -192,7 +192,7 @@ pub async fn change(records: &Records, id: &str, change: KeyChange) -> Result<Ke
 
 /// Gives a key another secret; the old one works for the overlap.
 pub async fn rotate(records: &Records, id: &str, rotation: Rotation) -> Result<IssuedKey, StoreError> {
-    let HumanDuration(overlap) = rotation.overlap.unwrap_or(OVERLAP);
+    let overlap = rotation.overlap.unwrap_or(OVERLAP).0;
     let key = ApiKey::generate().map_err(StoreError::Failed)?;
     let until = (!overlap.is_zero()).then(|| end_of(overlap, records.clock.unix_ms()));
     let rotated = records.store.rotate_key(id, key.digest(), until, records.clock.unix()).await?;

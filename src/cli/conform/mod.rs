@@ -88,7 +88,7 @@ impl ConformArgs {
         let upstream = upstreams.list.first().cloned().ok_or_else(no_origin)?;
         let tls = Tls::load(upstreams).map_err(|fault| Failure::Unusable(fault.to_string()))?;
         let gateway = LoopbackGateway::start(config).await?;
-        let HumanDuration(timeout) = self.timeout;
+        let timeout = self.timeout.0;
         let mut comparison = Comparison {
             origin: Target { upstream, tls, timeout },
             gateway: Target::gateway(gateway.address(), timeout + GATEWAY_GRACE),
