@@ -89,28 +89,6 @@ fn zero_and_empty_values_turn_settings_off() {
 }
 
 #[test]
-fn each_word_of_the_file_has_its_own_meaning() {
-    let config = config(
-        "answers = { error_status = \"ok\", headers = [\"age\"], service_name = \"S\", key_command = \"K\" }\n\
-         log = { level = \"trace\", format = \"json\" }\ncache.reviews = { ttl = \"1s\", stale_while_revalidate = \"2s\", \
-         stale_if_error = \"3s\" }\nserver = { header_timeout = \"1ms\", body_timeout = \"2ms\", write_timeout = \"3ms\", \
-         idle_timeout = \"4ms\", drain_timeout = \"5ms\", drain_delay = \"6ms\", max_body = \"1B\", max_header = \"2KiB\", threads = 3, \
-         trusted_proxies = [\"10.0.0.0/8\", \"::1\"] }\n",
-    );
-    assert_eq!((config.answers.error_status, config.answers.headers), (ErrorStatus::Ok, vec![AnswerHeader::Age]));
-    assert_eq!((config.answers.wording.service_name, config.answers.wording.key_command), ("S".into(), "K".into()));
-    assert!(config.log.level == LogLevel::Trace && config.log.is_json());
-    let Freshness { ttl, stale_while_revalidate, stale_if_error } = config.cache.of(Operation::GetReviews);
-    assert_eq!([ttl, stale_while_revalidate, stale_if_error], [1, 2, 3].map(Duration::from_secs));
-    let server = config.server;
-    let timeouts = [server.header_timeout, server.body_timeout, server.write_timeout, server.idle_timeout];
-    assert_eq!(timeouts, [1, 2, 3, 4].map(Duration::from_millis));
-    assert_eq!([server.drain_timeout, server.drain_delay], [5, 6].map(Duration::from_millis));
-    assert_eq!((server.max_body, server.max_header, server.threads), (1, 2048, 3));
-    assert_eq!(server.trusted_proxies, ["10.0.0.0/8", "::1/128"].map(|net| net.parse().unwrap()));
-}
-
-#[test]
 fn a_store_in_postgresql_is_named_by_a_url_whose_password_is_not_shown() {
     for text in ["origin.store = \"postgres://me:hunter2@host/db\"", "origin.store = \"env:PG\""] {
         let loaded = loaded(text).unwrap();

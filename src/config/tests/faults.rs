@@ -1,7 +1,5 @@
 //! Files with faults: each fault is reported with its place and in words that help.
 
-use proptest::prelude::*;
-
 use super::{faults, loaded};
 
 #[test]
@@ -219,40 +217,6 @@ fn values_out_of_bounds_are_faults() {
     }
 }
 
-/// Text that is nearly a config: lines of the shipped one, cut, joined and spoilt.
-fn nearly_a_config() -> impl Strategy<Value = String> {
-    let line = (
-        0..include_str!("../../../gateway.toml").lines().count(),
-        any::<prop::sample::Index>(),
-        "[\"\\[\\]{}=.#,a0é ]{0,3}",
-    );
-    prop::collection::vec(line, 0..20).prop_map(|lines| {
-        let mut text = String::new();
-        for (number, cut, noise) in lines {
-            let line = include_str!("../../../gateway.toml").lines().nth(number).unwrap_or_default();
-            let line: Vec<char> = line.strip_prefix("# ").unwrap_or(line).chars().collect();
-            let cut = cut.index(line.len() + 1);
-            text.extend(&line[..cut]);
-            text += &noise;
-            text.extend(&line[cut..]);
-            text.push('\n');
-        }
-        text
-    })
-}
-
-proptest! {
-    #[test]
-    fn no_text_panics_the_loader(text in any::<String>(), nearly in nearly_a_config()) {
-        for text in [text, nearly] {
-            if let Err(problems) = loaded(&text) {
-                prop_assert!(!problems.list.is_empty());
-                prop_assert!(problems.list.iter().all(|p| p.line >= 1 && p.column >= 1 && !p.message.is_empty()));
-            }
-        }
-    }
-}
-
 #[test]
 fn a_misspelt_name_is_distinguished_from_a_list_where_none_is_valid() {
     for (text, fault) in [
@@ -278,18 +242,6 @@ fn a_misspelt_name_is_distinguished_from_a_list_where_none_is_valid() {
     }
     // A key of a key file, put here: the table `keys` could not hold a list.
     assert!(!faults("[[key]]\nid = \"a\"\n")[0].contains("did you mean"));
-}
-
-#[test]
-fn a_name_that_is_suggested_can_be_set() {
-    for text in
-        ["keys.source = \"stor\"", "log.levle = \"warn\"", "log.level = \"wrn\"", "limits.default_tier = \"standart\""]
-    {
-        let fault = loaded(text).unwrap_err().list.remove(0);
-        let meant = fault.message.split_once("did you mean `").unwrap().1.trim_end_matches("`?");
-        let typed = fault.message.split('`').nth(1).unwrap();
-        assert_eq!(faults(&text.replace(typed, meant)), Vec::<String>::new(), "of {text}");
-    }
 }
 
 #[cfg(not(feature = "otlp"))]

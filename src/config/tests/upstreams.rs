@@ -106,19 +106,3 @@ fn what_has_no_effect_on_upstreams_is_said() {
     let http = "[origin]\nkind = \"http\"\nupstreams = [\"http://a\"]\n";
     assert_eq!(warnings(&format!("{http}tls.ca = \"ca.pem\"\n")), ["origin.tls"]);
 }
-
-#[test]
-fn the_report_says_each_upstream_and_whole_paths() {
-    let text = "[origin]\nkind = \"http\"\nupstreams = [\"http://[::1]:81/a\", \"https://b\"]\nhealth = {}\n\
-                tls.ca = \"ca.pem\"\n";
-    let report = report(&loaded(text).unwrap());
-    for line in [
-        "http://[::1]:81/a",
-        "\"https://b:443\"",
-        "[origin.health]\n",
-        "interval = \"5s\"\n",
-        "ca = \"/etc/gg/ca.pem\"\n",
-    ] {
-        assert!(report.contains(line), "{line} in\n{report}");
-    }
-}
