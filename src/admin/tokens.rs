@@ -6,8 +6,8 @@ use std::path::Path;
 
 use subtle::ConstantTimeEq;
 
-use crate::config::secret::read_file;
-use crate::config::{AdminListener, SettingFault, TokenSource};
+use crate::config::secret::Source;
+use crate::config::{AdminListener, SettingFault};
 use crate::files::{folder_of, others_may_read};
 use crate::keys::random_token;
 use crate::model::Digest;
@@ -46,12 +46,12 @@ impl Tokens {
     /// # Errors
     /// Every token that cannot be used.
     pub fn load(listener: &AdminListener) -> Result<Self, Vec<SettingFault>> {
-        if let TokenSource::File(path) = &listener.token
-            && is_missing(path)
+        if let Source::File(path) = listener.token.source()
+            && is_missing(Path::new(path))
         {
-            make(path)
-                .map_err(|e| vec![SettingFault::new("admin.token", format!("cannot make {}: {e}", path.display()))])?;
-            tracing::info!(path = %path.display(), "made the admin token");
+            make(Path::new(path))
+                .map_err(|e| vec![SettingFault::new("admin.token", format!("cannot make {path}: {e}"))])?;
+            tracing::info!(path, "made the admin token");
         }
         let (tokens, faults) = read(listener);
         if faults.is_empty() { Ok(Tokens(tokens)) } else { Err(faults) }
@@ -64,12 +64,11 @@ impl Tokens {
 
     /// A line for each token file that every user of this machine may read.
     pub fn warnings(listener: &AdminListener) -> impl Iterator<Item = String> {
-        sources(listener).filter_map(|(_, setting, source)| match source {
-            TokenSource::File(path) if others_may_read(path) => {
-                let path = path.display();
+        listener.tokens().filter_map(|(setting, token)| match token.source() {
+            Source::File(path) if others_may_read(Path::new(path)) => {
                 Some(format!("{setting}: every user of this machine may read {path}; run: chmod o= {path}"))
             }
-            TokenSource::File(_) | TokenSource::Value(_) => None,
+            _ => None,
         })
     }
 
@@ -87,21 +86,18 @@ fn is_missing(path: &Path) -> bool {
     path.symlink_metadata().is_err()
 }
 
-fn sources(listener: &AdminListener) -> impl Iterator<Item = (Role, &'static str, &TokenSource)> {
-    let read = listener.read_token.iter().map(|source| (Role::Read, "admin.read_token", source));
-    let bot = listener.bot_token.iter().map(|source| (Role::Bot, "admin.bot_token", source));
-    std::iter::once((Role::Admin, "admin.token", &listener.token)).chain(read).chain(bot)
-}
-
 fn read(listener: &AdminListener) -> (Vec<(Role, Digest)>, Vec<SettingFault>) {
     let (mut tokens, mut faults) = (Vec::new(), Vec::new());
-    for (role, setting, source) in sources(listener) {
-        let token = match source {
-            TokenSource::Value(value) => Ok(value.clone()),
-            TokenSource::File(path) if role == Role::Admin && is_missing(path) => continue,
-            TokenSource::File(path) => read_file(path),
+    for (setting, token) in listener.tokens() {
+        let role = match setting {
+            "admin.read_token" => Role::Read,
+            "admin.bot_token" => Role::Bot,
+            _ => Role::Admin,
         };
-        let token = token.and_then(|token| match token.chars().count() {
+        if matches!(token.source(), Source::File(path) if role == Role::Admin && is_missing(Path::new(path))) {
+            continue;
+        }
+        let token = token.value(&|name| std::env::var(name).ok()).and_then(|token| match token.chars().count() {
             MIN_TOKEN.. => Ok(Digest::of(token.as_bytes())),
             _ => Err(format!("the token is shorter than {MIN_TOKEN} characters; make a longer one")),
         });

@@ -1,20 +1,23 @@
 //! `[admin]`: the address and the form of the tokens. Tokens in files are read where they are used.
 
-use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use super::file::section;
+use super::leaf::whole_path;
 use super::problem::Faults;
 use super::secret::{Secret, Source};
 use super::server::{CertificateFiles, Listen, Server, tcp_address};
 
 section! {
     /// `[admin]`
-    pub struct AdminFile {
+    pub struct AdminListener {
         /// A TCP address as "IP:PORT"; "" turns it off.
-        pub listen: String = "127.0.0.1:9180".to_owned(),
+        listen: String = "127.0.0.1:9180".to_owned(),
+        /// That of `listen`.
+        #[serde(skip)]
+        pub address: SocketAddr = ([127, 0, 0, 1], 9180).into(),
         /// Names by which browsers may reach the dashboard, besides `localhost` and the address of `listen`.
+        #[schemars(extend("items" = { "type": "string", "format": "host" }))]
         pub hosts: Vec<String> = Vec::new(),
         /// The bearer token, "env:NAME" or "file:PATH"; the file is made at first start if it is missing.
         pub token: Secret = Secret::new("file:admin.token"),
@@ -25,79 +28,32 @@ section! {
         /// TLS; wanted beyond loopback.
         pub tls: Option<CertificateFiles> = None,
         /// Listens beyond loopback without TLS.
-        pub plaintext: bool = false,
+        plaintext: bool = false,
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct Admin {
-    /// `None`: off.
-    pub listener: Option<AdminListener>,
-}
-
-/// The listener for operators and admins.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AdminListener {
-    pub address: SocketAddr,
-    /// Names by which browsers may reach the dashboard.
-    pub hosts: Vec<String>,
-    /// Its file is made at the first start.
-    pub token: TokenSource,
-    /// Of a token that changes nothing.
-    pub read_token: Option<TokenSource>,
-    /// Of a token that writes members, warns and reviews only.
-    pub bot_token: Option<TokenSource>,
-    /// `None`: plain HTTP.
-    pub tls: Option<CertificateFiles>,
-}
-
-/// Where a token of the admin listener is.
-#[derive(Clone, PartialEq, Eq)]
-pub enum TokenSource {
-    /// The token itself.
-    Value(String),
-    /// It is read at the start.
-    File(PathBuf),
-}
-
-impl fmt::Debug for TokenSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TokenSource::Value(_) => f.write_str("Value(…)"),
-            TokenSource::File(path) => write!(f, "File({})", path.display()),
-        }
-    }
-}
-
-impl AdminFile {
-    pub(super) fn check(&self, faults: &mut Faults<'_>, server: &Server) -> Admin {
-        let paths = faults.elements("admin.hosts", self.hosts.len());
-        for (host, path) in self.hosts.iter().zip(&paths) {
-            let is_name = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'-' | b'_');
-            if host.is_empty() || !host.bytes().all(is_name) {
-                faults.add(path, "is not a host name; write it without scheme and port");
+impl AdminListener {
+    pub(super) fn check(&mut self, faults: &mut Faults<'_>, server: &Server) {
+        if let Source::File(path) = self.token.source() {
+            // The default's path is not whole yet.
+            match whole_path(path, faults.folder) {
+                Ok(path) => self.token = Secret::new(&format!("file:{path}")),
+                Err(why) => faults.add("admin.token", why),
             }
         }
         if self.listen.is_empty() {
-            return Admin { listener: None };
+            return;
         }
-        let mut token = |name, secret: &Secret| match secret.source() {
-            Source::File(path) => TokenSource::File(path.into()),
-            Source::Written(_) | Source::Env(_) => TokenSource::Value(faults.secret(secret).unwrap_or_else(|why| {
-                faults.add(name, why);
-                String::new() // never used: there is a fault
-            })),
-        };
-        let read_token = self.read_token.as_ref().map(|secret| token("admin.read_token", secret));
-        let bot_token = self.bot_token.as_ref().map(|secret| token("admin.bot_token", secret));
-        let token = token("admin.token", &self.token);
-        let address = match tcp_address(&self.listen) {
-            Ok(address) => address,
-            Err(why) => {
-                faults.add("admin.listen", why);
-                return Admin { listener: None };
+        for (setting, token) in self.tokens() {
+            if !matches!(token.source(), Source::File(_)) {
+                faults.secret(token).map_or_else(|why| faults.add(setting, why), drop);
             }
-        };
+        }
+        match tcp_address(&self.listen) {
+            Ok(address) => self.address = address,
+            Err(why) => return faults.add("admin.listen", why),
+        }
+        let address = self.address;
         if !address.ip().is_loopback() && self.tls.is_none() && !self.plaintext && !faults.has("admin.tls") {
             let why = "listens beyond loopback, where others could read the token on its way";
             faults.add("admin.listen", format!("{why}; set `admin.tls`, or `admin.plaintext = true` to accept that"));
@@ -105,7 +61,24 @@ impl AdminFile {
         if address.port() != 0 && server.listen.contains(&Listen::Tcp(address)) {
             faults.add("admin.listen", "is an address of `server.listen`; name another port");
         }
-        let (hosts, tls) = (self.hosts.clone(), self.tls.clone());
-        Admin { listener: Some(AdminListener { address, hosts, token, read_token, bot_token, tls }) }
     }
+
+    /// `None`: off.
+    pub fn listener(&self) -> Option<&Self> {
+        (!self.listen.is_empty()).then_some(self)
+    }
+
+    /// The tokens, each with its setting. Files are read where they are used.
+    pub fn tokens(&self) -> impl Iterator<Item = (&'static str, &Secret)> {
+        let (read, bot) = (self.read_token.as_ref(), self.bot_token.as_ref());
+        let tokens = [("admin.token", Some(&self.token)), ("admin.read_token", read), ("admin.bot_token", bot)];
+        tokens.into_iter().filter_map(|(setting, token)| Some((setting, token?)))
+    }
+}
+
+/// A name that browsers send as `Host`.
+pub(super) fn host(text: &str) -> Result<String, String> {
+    let is_name = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'-' | b'_');
+    let is_host = !text.is_empty() && text.bytes().all(is_name);
+    is_host.then(|| text.to_owned()).ok_or_else(|| "is not a host name; write it without scheme and port".to_owned())
 }

@@ -22,6 +22,7 @@ section! {
         /// The optional headers that answers carry.
         pub headers: Vec<AnswerHeader> = AnswerHeader::ALL.to_vec(),
         /// Origins of pages that may call from a browser, such as `https://shop.example`; "*": every page.
+        #[schemars(extend("items" = { "type": "string", "format": "page" }))]
         pub cors_origins: Vec<String> = Vec::new(),
     }
 }
@@ -58,12 +59,6 @@ impl Answers {
                 faults.add(path, format!("must be at most {MAX_WORDS} bytes long"));
             }
         }
-        let paths = faults.elements("answers.cors_origins", self.cors_origins.len());
-        for (origin, path) in self.cors_origins.iter().zip(&paths) {
-            if let Some(message) = fault(origin) {
-                faults.add(path, message);
-            }
-        }
     }
 
     /// Whether answers carry this header.
@@ -80,30 +75,24 @@ impl Answers {
     }
 }
 
-/// Why this is no origin as browsers send it. The two are compared byte for byte.
-fn fault(text: &str) -> Option<String> {
-    let sent = as_sent(text);
-    if text == "*" || sent.as_deref() == Some(text) {
-        return None;
-    }
-    let form = "write scheme://host or scheme://host:port in lower case, without a path, or \"*\" alone for every page";
-    Some(match sent {
-        _ if text == "null" => {
-            "`null` is what every sandboxed frame and every local file sends; name the page's own origin".to_owned()
-        }
-        Some(sent) => format!("{} is not what a browser sends; did you mean {}?", shown(text), shown(&sent)),
-        None => format!("{} is not an origin; {form}", shown(text)),
-    })
-}
-
-/// The nearest origin in the form of the Fetch standard: in lower case, without the scheme's own port, a path or a
-/// query. `None`: there is nothing like an origin in the text.
-fn as_sent(text: &str) -> Option<String> {
+/// An origin as browsers send it, since the two are compared byte for byte: in lower case, without the scheme's own port, a
+/// path or a query; or what is wrong with it.
+pub(super) fn page(text: &str) -> Result<String, String> {
     let with_scheme = if text.contains("://") { text.to_owned() } else { format!("https://{text}") };
-    let url = Url::parse(&with_scheme).ok()?;
-    let host = url.host_str().filter(|host| !host.is_empty() && !host.contains(['*', '%']))?;
-    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
-    Some(format!("{}://{host}{port}", url.scheme()))
+    let url = Url::parse(&with_scheme).ok().filter(|_| text != "null");
+    let sent = url.as_ref().and_then(|url| {
+        let host = url.host_str().filter(|host| !host.is_empty() && !host.contains(['*', '%']))?;
+        let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+        Some(format!("{}://{host}{port}", url.scheme()))
+    });
+    match sent {
+        _ if text == "*" => Ok(text.to_owned()),
+        Some(sent) if sent == text => Ok(sent),
+        Some(sent) => Err(format!("{} is not what a browser sends; did you mean {}?", shown(text), shown(&sent))),
+        None => {
+            Err(format!("{} is not an origin such as `https://shop.example`, or \"*\" for every page", shown(text)))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -121,7 +110,7 @@ mod tests {
             "https://xn--mnchen-3ya.example",
             "moz-extension://0c7e",
         ] {
-            assert_eq!(fault(text), None, "{text}");
+            assert_eq!(page(text).as_deref(), Ok(text));
         }
         for (text, sent) in [
             ("https://shop.example/", "https://shop.example"),
@@ -133,7 +122,7 @@ mod tests {
             ("shop.example", "https://shop.example"),
         ] {
             let expected = format!("`{text}` is not what a browser sends; did you mean `{sent}`?");
-            assert_eq!(fault(text), Some(expected), "{text}");
+            assert_eq!(page(text), Err(expected));
         }
         for text in [
             "",
@@ -148,7 +137,7 @@ mod tests {
             "https://m\u{fc}nchen.example",
             "https://a b",
         ] {
-            assert!(fault(text).is_some(), "{text}");
+            assert!(page(text).is_err(), "{text}");
         }
     }
 }

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
+use toml::Table;
 
 use super::file::section;
 use super::leaf::{HumanDuration, HumanSize};
@@ -80,10 +82,12 @@ fn write_sections<S: Serializer>(freshness: &[Freshness; Operation::COUNT], out:
 }
 
 fn read_sections<'de, D: Deserializer<'de>>(input: D) -> Result<[Freshness; Operation::COUNT], D::Error> {
-    let sections = BTreeMap::<String, Freshness>::deserialize(input)?;
+    let typed = BTreeMap::<String, Table>::deserialize(input)?;
     let mut freshness = default_freshness();
-    for (read, name, _) in cached_reads() {
-        sections.get(name).inspect(|section| freshness[read.index()] = **section);
+    for (read, name, default) in cached_reads() {
+        let mut section = Table::try_from(default).map_err(D::Error::custom)?;
+        section.extend(typed.get(name).cloned().unwrap_or_default());
+        freshness[read.index()] = section.try_into().map_err(D::Error::custom)?;
     }
     Ok(freshness)
 }

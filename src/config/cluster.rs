@@ -74,8 +74,9 @@ pub struct Cluster {
 impl ClusterFile {
     pub(super) fn check(&self, faults: &mut Faults<'_>, origin: OriginKindFile) -> Option<Cluster> {
         let Some(secret) = &self.redis else {
-            let names = ["node", "prefix", "timeout", "when_away", "nodes", "replicas"];
-            faults.warn_given("cluster", &names, "has no effect without `cluster.redis`");
+            if *self != ClusterFile::default() {
+                faults.warn("cluster", "has no effect without `cluster.redis`");
+            }
             return None;
         };
         let redis = faults.secret(secret).and_then(|url| RedisAt::parse(&url));
@@ -104,7 +105,6 @@ impl ClusterFile {
     /// How many replicas must have a notice of a write; `None`: the nodes hear of writes by the store.
     fn replicas(&self, faults: &mut Faults<'_>, origin: OriginKindFile, redis: &RedisAt) -> Option<u32> {
         if origin == OriginKindFile::Builtin {
-            faults.warn_given("cluster", &["replicas"], "has no effect with `origin.kind` \"builtin\"");
             return None;
         }
         match redis.servers {

@@ -64,7 +64,7 @@ impl FromStr for Expires {
         if text.bytes().all(|b| b.is_ascii_digit()) {
             return text.parse().map(Expires::At).map_err(|_| USAGE);
         }
-        let HumanDuration(duration) = HumanDuration::of_any_length(text).ok_or(USAGE)?;
+        let duration = HumanDuration::of_any_length(text).ok_or(USAGE)?.0;
         // Rounded up to whole seconds, so that nothing ends early.
         let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
         i64::try_from(seconds).map(Expires::In).map_err(|_| USAGE)

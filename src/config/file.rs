@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::admin::{Admin, AdminFile};
+use super::admin::AdminListener;
 use super::answers::Answers;
 use super::cache::Cache;
 use super::cluster::{Cluster, ClusterFile};
@@ -38,7 +38,7 @@ pub(super) struct ConfigFile {
     /// How long answers are cached.
     pub cache: Cache,
     /// The listener for operators and admins.
-    pub admin: AdminFile,
+    pub admin: AdminListener,
     /// The logs.
     pub log: Log,
     /// Several nodes that share limits.
@@ -55,9 +55,9 @@ impl ConfigFile {
         let origin = self.origin.check(faults);
         let keys = self.keys.check(faults, self.origin.kind);
         let limits = self.limits.check(faults);
-        let admin = self.admin.check(faults, &self.server);
+        self.admin.check(faults, &self.server);
         let cluster = self.cluster.check(faults, self.origin.kind);
-        let ConfigFile { server, answers, cache, log, .. } = self.clone();
+        let ConfigFile { server, answers, cache, admin, log, .. } = self.clone();
         // The hash is made once the values are known to be valid.
         Config { server, answers, origin, keys, limits, cache, admin, log, cluster, hash: ConfigHash::default() }
     }
@@ -125,7 +125,7 @@ pub struct Config {
     pub keys: Keys,
     pub limits: Limits,
     pub cache: Cache,
-    pub admin: Admin,
+    pub admin: AdminListener,
     pub log: Log,
     /// `None`: this node shares nothing with others.
     pub cluster: Option<Cluster>,
@@ -175,30 +175,21 @@ impl Config {
     }
 }
 
-/// Identifies what a configuration answers, refuses and keeps: 12 hexadecimal digits of a hash of its `[answers]`,
-/// `[limits]` and `[cache]`. The access log and `why` compare it, and so do the nodes of a cluster. The nodes compare that
-/// of their key file, too.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct ConfigHash([u8; 12]);
+/// Identifies what a configuration answers, refuses and keeps: the first 12 hexadecimal digits of the SHA-256 of its
+/// `[answers]`, `[limits]` and `[cache]`. The access log and `why` compare it, and so do the nodes of a cluster. The nodes
+/// compare that of their key file, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConfigHash(u64);
 
 impl ConfigHash {
-    /// The first digits of the SHA-256 of this text.
     pub fn of(text: &str) -> Self {
-        let digest = Sha256::digest(text);
-        let digit = |at: usize| b"0123456789abcdef"[usize::from(digest[at / 2] >> (4 * (1 - at % 2)) & 15)];
-        ConfigHash(std::array::from_fn(digit))
-    }
-}
-
-impl Default for ConfigHash {
-    fn default() -> Self {
-        ConfigHash([b'0'; 12])
+        ConfigHash(Sha256::digest(text).iter().take(6).fold(0, |hash, byte| hash << 8 | u64::from(*byte)))
     }
 }
 
 impl fmt::Display for ConfigHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|digit| fmt::Write::write_char(f, char::from(*digit)))
+        write!(f, "{:012x}", self.0)
     }
 }
 
@@ -210,15 +201,7 @@ impl Serialize for ConfigHash {
 
 impl<'de> Deserialize<'de> for ConfigHash {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let digits = String::deserialize(deserializer)?.into_bytes();
-        let digits: Option<[u8; 12]> =
-            digits.try_into().ok().filter(|all: &[u8; 12]| all.iter().all(u8::is_ascii_hexdigit));
-        digits.map(ConfigHash).ok_or_else(|| serde::de::Error::custom("no hash"))
-    }
-}
-
-impl fmt::Debug for ConfigHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        let digits = String::deserialize(deserializer)?;
+        u64::from_str_radix(&digits, 16).map(ConfigHash).map_err(serde::de::Error::custom)
     }
 }

@@ -5,37 +5,35 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::num::NonZeroU64;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::IpNet;
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serializer};
 
 use super::log::Access;
-use super::secret::Secret;
+use super::origin::Upstream;
 use super::server::Listen;
+use super::{admin, answers};
 
-/// A duration: a whole number and one of ms, s, m, h, d.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct HumanDuration(pub Duration);
+/// A duration: a whole number and one of ms, s, m, h, d. `ZERO`: it may be 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span<const ZERO: bool>(pub Duration);
+
+pub type HumanDuration = Span<true>;
 
 /// A duration after which something is abandoned: not 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Timeout(pub Duration);
+pub type Timeout = Span<false>;
 
 /// A size in bytes: a whole number and one of B, KiB, MiB, GiB.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HumanSize(pub u64);
 
 /// A rate: a whole number of requests per s, m, h or d. At least one, and at most 10^9 a second, because a
 /// request's share of time is kept in whole nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HumanRate {
     count: NonZeroU64,
     /// One of [`RATE_UNITS`].
@@ -43,11 +41,13 @@ pub struct HumanRate {
 }
 
 const DURATION_PATTERN: &str = "^[0-9]+(ms|s|m|h|d)$";
-const SIZE_PATTERN: &str = "^[0-9]+(B|KiB|MiB|GiB)$";
-const RATE_PATTERN: &str = "^0*[1-9][0-9]*/(s|m|h|d)$";
 
 /// Longest duration. A longer one is a mistake in the unit, and clocks must be able to add it.
 const MAX_DURATION: HumanDuration = HumanDuration::secs(365 * 86_400);
+
+/// Longest path of a Unix socket: the kernel's address has 108 bytes, of which the last one is zero, and
+/// [`HANDOVER_SUFFIX`](super::HANDOVER_SUFFIX) must fit in.
+const MAX_SOCKET_PATH: usize = 103;
 
 /// Units of duration and their milliseconds, largest first: printing takes the first that divides.
 const DURATION_UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
@@ -55,41 +55,32 @@ const DURATION_UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), (
 /// Units of size and their bytes, largest first.
 const SIZE_UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
-/// Units of time in a rate and their nanoseconds.
+/// Units of a rate and their nanoseconds.
 const RATE_UNITS: [(&str, u64); 4] =
-    [("s", SECOND_NS), ("m", 60 * SECOND_NS), ("h", 3_600 * SECOND_NS), ("d", 86_400 * SECOND_NS)];
+    [("/s", SECOND_NS), ("/m", 60 * SECOND_NS), ("/h", 3_600 * SECOND_NS), ("/d", 86_400 * SECOND_NS)];
 
 const SECOND_NS: u64 = 1_000_000_000;
-
-/// What a string of this format is, for messages.
-pub(super) fn name_of(format: &str) -> &'static str {
-    match format {
-        "duration" | "timeout" => "a duration such as \"250ms\"",
-        "size" => "a size such as \"8KiB\"",
-        "rate" => "a rate such as \"20/s\"",
-        _ => "a string",
-    }
-}
 
 /// A text of this format with its path made whole, or what is wrong with it.
 pub(super) fn read(format: &str, text: &str, folder: &Path) -> Result<String, String> {
     fn checked<T: FromStr<Err = String>>(text: &str) -> Result<String, String> {
         text.parse::<T>().map(|_| text.to_owned())
     }
-    let behind = |prefix: &str, path: &str| Ok(format!("{prefix}{}", whole_path(path, folder)?));
-    match (format, text.split_once(':')) {
+    match (format.trim_end_matches(" or off"), text.split_once(':')) {
         ("duration", _) => checked::<HumanDuration>(text),
         ("timeout", _) => checked::<Timeout>(text),
         ("size", _) => checked::<HumanSize>(text),
         ("rate", _) => checked::<HumanRate>(text),
+        ("upstream", _) => checked::<Upstream>(text),
+        ("page", _) => answers::page(text),
+        ("host", _) => admin::host(text),
         ("cidr", _) => network(text),
-        ("listen", Some(("unix", path))) if !path.is_empty() => behind("unix:", path),
+        ("listen", Some(("unix", path))) if !path.is_empty() => Ok(format!("unix:{}", socket(path, folder)?)),
         ("listen", _) => checked::<Listen>(text),
-        ("secret", Some(("file", path))) if !path.is_empty() => behind("file:", path),
-        ("secret", _) => checked::<Secret>(text),
-        ("path or off", _) if text.is_empty() => Ok(String::new()),
+        ("secret", Some(("file", path))) => Ok(format!("file:{}", whole_path(path, folder)?)),
+        ("socket", _) => socket(text, folder),
         ("access", _) if !matches!(text.parse(), Ok(Access::File(_))) => Ok(text.to_owned()),
-        ("path" | "path or off" | "access", _) => whole_path(text, folder),
+        ("path" | "access", _) => whole_path(text, folder),
         _ => Ok(text.to_owned()),
     }
 }
@@ -104,6 +95,15 @@ pub(super) fn whole_path(text: &str, folder: &Path) -> Result<String, String> {
     path.map_err(|_| "must begin with `/`, since the name of this file's folder is not UTF-8".to_owned())
 }
 
+/// A Unix socket's path, from the config file's folder.
+fn socket(text: &str, folder: &Path) -> Result<String, String> {
+    let path = whole_path(text, folder)?;
+    let is_short = path.len() <= MAX_SOCKET_PATH;
+    is_short
+        .then_some(path)
+        .ok_or_else(|| format!("the path must have at most {MAX_SOCKET_PATH} bytes, folder included"))
+}
+
 /// A network, such as `10.0.0.0/8`; a single address is a network of one.
 fn network(text: &str) -> Result<String, String> {
     let net = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
@@ -113,24 +113,22 @@ fn network(text: &str) -> Result<String, String> {
 
 /// The form of a type that is typed as a string, with the name of its format.
 macro_rules! text_type {
-    ($Type:ident, $format:literal $(, $pattern:expr)?) => {
-        impl TryFrom<String> for $Type {
-            type Error = String;
-
-            fn try_from(text: String) -> Result<Self, String> {
-                text.parse()
+    ($Type:ty, $format:literal $(, $pattern:expr)?) => {
+        impl serde::Serialize for $Type {
+            fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+                out.collect_str(self)
             }
         }
 
-        impl From<$Type> for String {
-            fn from(value: $Type) -> String {
-                value.to_string()
+        impl<'de> serde::Deserialize<'de> for $Type {
+            fn deserialize<D: serde::Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+                <String as serde::Deserialize>::deserialize(input)?.parse().map_err(serde::de::Error::custom)
             }
         }
 
         impl schemars::JsonSchema for $Type {
             fn schema_name() -> std::borrow::Cow<'static, str> {
-                stringify!($Type).into()
+                $format.into()
             }
 
             fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
@@ -143,43 +141,24 @@ pub(super) use text_type;
 
 text_type!(HumanDuration, "duration", DURATION_PATTERN);
 text_type!(Timeout, "timeout", DURATION_PATTERN);
-text_type!(HumanSize, "size", SIZE_PATTERN);
-text_type!(HumanRate, "rate", RATE_PATTERN);
+text_type!(HumanSize, "size", "^[0-9]+(B|KiB|MiB|GiB)$");
+text_type!(HumanRate, "rate", "^0*[1-9][0-9]*/(s|m|h|d)$");
 
-/// For `#[serde(with = "HumanDuration")]` on a `Duration`, and so on.
-macro_rules! typed_as {
-    ($Typed:ident, $Value:ty) => {
-        impl $Typed {
-            pub(super) fn serialize<S: Serializer>(value: &$Value, out: S) -> Result<S::Ok, S::Error> {
-                Serialize::serialize(&$Typed(*value), out)
-            }
-
-            pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<$Value, D::Error> {
-                <$Typed as Deserialize>::deserialize(input).map(|typed| typed.0)
-            }
-        }
-    };
-}
-
-typed_as!(HumanDuration, Duration);
-typed_as!(Timeout, Duration);
-
-/// For `#[serde(with = "off")]`: a path, or "" for none.
-pub(super) mod off {
-    use super::*;
-
-    pub fn serialize<S: Serializer>(path: &Option<PathBuf>, out: S) -> Result<S::Ok, S::Error> {
-        path.as_deref().unwrap_or(Path::new("")).serialize(out)
+/// For `#[serde(with = "Timeout")]` on a `Duration`.
+impl<const ZERO: bool> Span<ZERO> {
+    pub(super) fn serialize<S: Serializer>(value: &Duration, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_str(&Span::<ZERO>(*value))
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Option<PathBuf>, D::Error> {
-        Ok(Some(PathBuf::deserialize(input)?).filter(|path| !path.as_os_str().is_empty()))
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
+        String::deserialize(input)?.parse().map(|Span::<ZERO>(duration)| duration).map_err(D::Error::custom)
     }
 }
 
+/// For `#[serde(with = "HumanSize")]` on a number of bytes.
 impl HumanSize {
     pub(super) fn serialize<N: Copy + TryInto<u64>, S: Serializer>(bytes: &N, out: S) -> Result<S::Ok, S::Error> {
-        Serialize::serialize(&HumanSize((*bytes).try_into().unwrap_or(u64::MAX)), out)
+        out.collect_str(&HumanSize((*bytes).try_into().unwrap_or(u64::MAX)))
     }
 
     pub(super) fn deserialize<'de, N: TryFrom<u64>, D: Deserializer<'de>>(input: D) -> Result<N, D::Error> {
@@ -190,23 +169,24 @@ impl HumanSize {
 
 impl HumanDuration {
     pub const fn millis(millis: u64) -> Self {
-        HumanDuration(Duration::from_millis(millis))
+        Span(Duration::from_millis(millis))
     }
 
     pub const fn secs(secs: u64) -> Self {
-        HumanDuration(Duration::from_secs(secs))
+        Span(Duration::from_secs(secs))
     }
 
     /// Reads a duration of any length; a setting has a longest one ([`FromStr`]).
     pub fn of_any_length(text: &str) -> Option<Self> {
-        with_unit(text, &DURATION_UNITS).map(Self::millis)
+        let (count, factor) = with_unit(text, &DURATION_UNITS)?;
+        count.checked_mul(factor).map(Self::millis)
     }
 }
 
 impl HumanRate {
     /// Requests a second.
-    pub const fn per_second(count: NonZeroU64) -> Self {
-        HumanRate { count, unit_ns: SECOND_NS }
+    pub(super) fn per_second(count: u32) -> Self {
+        HumanRate { count: NonZeroU64::new(count.into()).unwrap_or(NonZeroU64::MIN), unit_ns: SECOND_NS }
     }
 
     /// Nanoseconds per request, rounded up, so that no window holds more requests than the file says.
@@ -215,11 +195,11 @@ impl HumanRate {
     }
 }
 
-/// A number followed by a unit. `None` where it is not that or does not fit.
-fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+/// A number and the unit that follows it. `None` where the text is not that.
+fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<(u64, u64)> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
     let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
-    number.parse::<u64>().ok()?.checked_mul(*factor)
+    Some((number.parse().ok()?, *factor))
 }
 
 fn print_with_unit(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)], zero: &str) -> fmt::Result {
@@ -232,48 +212,31 @@ fn print_with_unit(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]
 /// What the operator typed, shortened and escaped so that it fits into one line of a message.
 pub(crate) fn shown(text: &str) -> String {
     const LONGEST: usize = 40; // enough to recognise it by
-    let mut short: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
-    if text.chars().count() > LONGEST {
-        short.push('…');
-    }
-    format!("`{short}`")
+    let short: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
+    format!("`{short}{}`", if text.chars().nth(LONGEST).is_some() { "…" } else { "" })
 }
 
-impl FromStr for HumanDuration {
+impl<const ZERO: bool> FromStr for Span<ZERO> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let duration = Self::of_any_length(text).ok_or_else(|| {
+        let duration = HumanDuration::of_any_length(text).ok_or_else(|| {
             format!("{} is not a duration; write a whole number and ms, s, m, h or d, such as \"250ms\"", shown(text))
         })?;
         if duration.0 > MAX_DURATION.0 {
             return Err(format!("{} is too long; the longest duration is {MAX_DURATION}", shown(text)));
         }
-        Ok(duration)
+        if duration.0.is_zero() && !ZERO {
+            return Err("must not be 0, since every request would time out".to_owned());
+        }
+        Ok(Span(duration.0))
     }
 }
 
-impl fmt::Display for HumanDuration {
+impl<const ZERO: bool> fmt::Display for Span<ZERO> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
         print_with_unit(f, millis, &DURATION_UNITS, "0s")
-    }
-}
-
-impl FromStr for Timeout {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.parse()? {
-            HumanDuration(Duration::ZERO) => Err("must not be 0, since every request would time out".to_owned()),
-            HumanDuration(duration) => Ok(Timeout(duration)),
-        }
-    }
-}
-
-impl fmt::Display for Timeout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        HumanDuration(self.0).fmt(f)
     }
 }
 
@@ -281,7 +244,8 @@ impl FromStr for HumanSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        with_unit(text, &SIZE_UNITS).map(HumanSize).ok_or_else(|| {
+        let bytes = with_unit(text, &SIZE_UNITS).and_then(|(count, factor)| count.checked_mul(factor));
+        bytes.map(HumanSize).ok_or_else(|| {
             format!("{} is not a size; write a whole number and B, KiB, MiB or GiB, such as \"8KiB\"", shown(text))
         })
     }
@@ -297,28 +261,21 @@ impl FromStr for HumanRate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("{} is not a rate; write a whole number per s, m, h or d, such as \"20/s\"", shown(text));
-        let (number, unit) = text.split_once('/').ok_or_else(bad)?;
-        let (_, unit_ns) = RATE_UNITS.into_iter().find(|(name, _)| *name == unit).ok_or_else(bad)?;
-        if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(bad());
-        }
-        let too_high = || format!("{} is too high; the highest rate is 1000000000/s", shown(text));
-        let count: u64 = number.parse().map_err(|_| too_high())?;
+        let (count, unit_ns) = with_unit(text, &RATE_UNITS).ok_or_else(|| {
+            format!("{} is not a rate; write a whole number per s, m, h or d, such as \"20/s\"", shown(text))
+        })?;
         if count > unit_ns {
-            return Err(too_high());
+            return Err(format!("{} is too high; the highest rate is 1000000000/s", shown(text)));
         }
-        match NonZeroU64::new(count) {
-            Some(count) => Ok(HumanRate { count, unit_ns }),
-            None => Err("a rate of 0 refuses every request; the lowest is \"1/d\"".to_owned()),
-        }
+        let none = "a rate of 0 refuses every request; the lowest is \"1/d\"";
+        Ok(HumanRate { count: NonZeroU64::new(count).ok_or(none)?, unit_ns })
     }
 }
 
 impl fmt::Display for HumanRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = RATE_UNITS.iter().find(|(_, ns)| *ns == self.unit_ns).map_or("s", |(name, _)| name);
-        write!(f, "{}/{unit}", self.count)
+        let unit = RATE_UNITS.iter().find(|(_, ns)| *ns == self.unit_ns).map_or("/s", |(name, _)| name);
+        write!(f, "{}{unit}", self.count)
     }
 }
 
@@ -375,15 +332,6 @@ mod tests {
             prop_assert_eq!(size.to_string().parse(), Ok(size));
             let rate = HumanRate { count: NonZeroU64::new(count).unwrap(), unit_ns: RATE_UNITS[unit].1 };
             prop_assert_eq!(rate.to_string().parse(), Ok(rate));
-        }
-
-        #[test]
-        fn no_text_panics_a_leaf(text in any::<String>(), close in "[0-9]{1,25}/?(ms|s|m|h|d|B|KiB)?") {
-            for text in [text, close] {
-                let _ = text.parse::<HumanDuration>();
-                let _ = text.parse::<HumanSize>();
-                let _ = text.parse::<HumanRate>();
-            }
         }
     }
 }

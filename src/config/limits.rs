@@ -1,7 +1,7 @@
 //! `[limits]`: the tiers and their rates.
 
 use std::collections::BTreeMap;
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::file::section;
@@ -11,6 +11,9 @@ use crate::model::PerRate;
 
 /// Requests at once. More is no limit in practice.
 const MAX_BURST: u32 = 1_000_000_000;
+
+/// Writes at once where only their rate is given.
+const WRITE_BURST: u32 = 10;
 
 /// Requests in a day. The count of a day has 40 bits.
 const MAX_DAILY: u64 = 1_000_000_000_000;
@@ -48,15 +51,15 @@ section! {
     /// `[limits.tiers.NAME]`
     pub struct TierFile {
         /// Requests over time, such as "20/s" or "600/m".
-        pub rate: HumanRate = per_second(20),
+        pub rate: HumanRate = HumanRate::per_second(20),
         /// Requests at once.
         #[schemars(range(min = 1, max = MAX_BURST))]
         pub burst: NonZeroU32 = burst(40),
         /// setPoints over time, counted in addition; where it is not given, there is no separate limit.
         pub write_rate: Option<HumanRate> = None,
         /// setPoints at once.
-        #[schemars(range(min = 1, max = MAX_BURST))]
-        pub write_burst: NonZeroU32 = burst(10),
+        #[schemars(range(min = 1, max = MAX_BURST), extend("default" = WRITE_BURST))]
+        pub write_burst: Option<NonZeroU32> = None,
         /// Requests in a UTC day, kept across restarts.
         #[schemars(range(min = 1, max = MAX_DAILY))]
         pub daily: Option<u64> = None,
@@ -72,7 +75,7 @@ section! {
     /// `limits.tiers.NAME.candidate`
     pub struct CandidateFile {
         /// Requests over time.
-        pub rate: HumanRate = per_second(20),
+        pub rate: HumanRate = HumanRate::per_second(20),
         /// Requests at once.
         #[schemars(range(min = 1, max = MAX_BURST))]
         pub burst: NonZeroU32 = burst(40),
@@ -83,16 +86,11 @@ section! {
     /// `[limits.strangers]`
     pub struct StrangersFile {
         /// Requests without a valid key over time.
-        pub rate: HumanRate = per_second(1),
+        pub rate: HumanRate = HumanRate::per_second(1),
         /// Requests without a valid key at once.
         #[schemars(range(min = 1, max = MAX_BURST))]
         pub burst: NonZeroU32 = burst(30),
     }
-}
-
-/// The rates of the defaults, none of which is 0.
-fn per_second(count: u64) -> HumanRate {
-    HumanRate::per_second(NonZeroU64::new(count).unwrap_or(NonZeroU64::MIN))
 }
 
 /// The bursts of the defaults, none of which is 0.
@@ -147,27 +145,18 @@ impl LimitsFile {
             self.check_missing_default(faults);
             self.tiers.entry(STANDARD.to_owned()).or_insert_with(TierFile::standard);
         }
-        let tiers: Vec<_> = self.tiers.iter().map(|(name, tier)| Arc::new(tier.check(faults, name))).collect();
-        let default_tier = tiers.iter().find(|tier| tier.name == self.default_tier).or(tiers.first());
-        Limits {
-            // Another one than the default stands in only where there is a fault.
-            default_tier: default_tier
-                .cloned()
-                .unwrap_or_else(|| Arc::new(TierFile::standard().check(faults, STANDARD))),
-            tiers,
-            shadow: self.shadow,
-            strangers: rate(faults, "limits.strangers.burst", self.strangers.rate, self.strangers.burst),
-        }
+        let tiers: Vec<_> = self.tiers.iter_mut().map(|(name, tier)| Arc::new(tier.check(faults, name))).collect();
+        let default_tier = tiers.iter().find(|tier| tier.name == self.default_tier).cloned();
+        let strangers = rate(faults, "limits.strangers.burst", self.strangers.rate, self.strangers.burst);
+        // Another default tier stands in only where there is a fault.
+        let default_tier = default_tier.unwrap_or_else(|| Arc::new(Tier::new(STANDARD, strangers)));
+        Limits { default_tier, tiers, shadow: self.shadow, strangers }
     }
 
     /// A missing default tier is the built-in `standard`, unless its name is misspelt.
     fn check_missing_default(&self, faults: &mut Faults<'_>) {
         let (path, wanted) = ("limits.default_tier", self.default_tier.as_str());
         let names = self.tiers.keys().map(String::as_str);
-        let tier = format!("limits.tiers.{}", bare(wanted));
-        if ["limits", "limits.tiers", &tier].into_iter().any(|path| faults.has(path)) {
-            return; // it is written, and was left out for a fault of its own
-        }
         if wanted != STANDARD {
             let all = names.chain(self.tiers.is_empty().then_some(STANDARD));
             faults.add(path, format!("there is no tier {}; {}", shown(wanted), instead(wanted, all)));
@@ -184,27 +173,27 @@ impl TierFile {
     /// The tier `standard` of a file without tiers. It has a write limit; in a tier that is typed, a missing
     /// `write_rate` means no write limit.
     pub fn standard() -> Self {
-        TierFile { write_rate: Some(per_second(5)), ..TierFile::default() }
+        TierFile { write_rate: Some(HumanRate::per_second(5)), ..TierFile::default() }
     }
 
-    fn check(&self, faults: &mut Faults<'_>, name: &str) -> Tier {
+    fn check(&mut self, faults: &mut Faults<'_>, name: &str) -> Tier {
         let path = format!("limits.tiers.{}", bare(name));
         if !is_tier_name(name) {
             let message = format!("a tier's name is 1 to {MAX_TIER_NAME} letters, digits, `-`, `_` and `.`");
             faults.add(&path, message);
         }
         let write_burst = format!("{path}.write_burst");
-        if self.write_rate.is_none()
-            && faults.places.is_given(&write_burst)
-            && !faults.has(&format!("{path}.write_rate"))
-        {
+        let has_write_rate = self.write_rate.is_some() || faults.has(&format!("{path}.write_rate"));
+        if self.write_burst.is_some() && !has_write_rate {
             faults.add(&write_burst, "needs `write_rate`: without it there is no separate limit of writes");
         }
         let candidate = self.candidate.as_ref();
         Tier {
             name: name.to_owned(),
             main: rate(faults, &format!("{path}.burst"), self.rate, self.burst),
-            write: self.write_rate.map(|of| rate(faults, &write_burst, of, self.write_burst)),
+            write: self
+                .write_rate
+                .map(|of| rate(faults, &write_burst, of, *self.write_burst.get_or_insert(burst(WRITE_BURST)))),
             daily: self.daily,
             in_flight: self.in_flight,
             candidate: candidate.map(|of| rate(faults, &format!("{path}.candidate.burst"), of.rate, of.burst)),

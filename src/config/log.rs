@@ -5,13 +5,12 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use http::Uri;
-use http::uri::{Authority, Scheme};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::file::section;
-use super::leaf::{HumanSize, off, text_type};
+use super::leaf::{HumanSize, text_type};
+use super::origin::Upstream;
 use super::problem::Faults;
 
 /// Sizes of the record of decisions: from twenty times its largest block to more than any disk has.
@@ -27,19 +26,18 @@ section! {
         /// One line per request: "stderr", "stdout" (or "-"), a path, or "" for none.
         pub access: Access = Access::Stderr,
         /// A path: the record that `limits plan` and `limits suggest` read; "" for none.
-        #[serde(with = "off")]
-        #[schemars(with = "String", extend("format" = "path or off"))]
+        #[schemars(extend("format" = "path or off", "default" = ""))]
         pub decisions: Option<PathBuf> = None,
         /// The most that the record and its older file (PATH.1) may take together.
         #[serde(with = "HumanSize")]
         pub decisions_max_size: u64 = 64 << 20,
         /// A path: who changed what by the admin API, as JSON lines; "" for none.
-        #[serde(with = "off")]
-        #[schemars(with = "String", extend("format" = "path or off"))]
+        #[schemars(extend("format" = "path or off", "default" = ""))]
         pub audit: Option<PathBuf> = None,
         /// The URL of an OpenTelemetry collector to which traces are sent (OTLP over HTTP), such as
         /// "http://127.0.0.1:4318"; "" for none.
-        pub otlp: String = String::new(),
+        #[schemars(extend("format" = "upstream or off", "default" = ""))]
+        pub otlp: Option<Upstream> = None,
         /// The fraction of requests without a `traceparent` that begin a trace of their own; of the others, those are traced
         /// that the caller has sampled.
         #[schemars(range(min = 0.0, max = 1.0))]
@@ -76,19 +74,13 @@ pub struct Otlp {
 impl Log {
     pub(super) fn check(&self, faults: &mut Faults<'_>) {
         faults.size("log.decisions_max_size", self.decisions_max_size, DECISIONS_SIZE);
-        let is_access = |file: &PathBuf| self.access == Access::File(file.clone());
-        if self.decisions.as_ref().is_some_and(is_access) {
-            faults.add("log.decisions", "must not be the file of `log.access`");
+        if !(0.0..=1.0).contains(&self.otlp_sample) {
+            faults.add("log.otlp_sample", "must be from 0 to 1");
         }
-        if self.audit.as_ref().is_some_and(is_access) || (self.audit.is_some() && self.audit == self.decisions) {
-            faults.add("log.audit", "must not be the file of another log");
-        }
-        if self.otlp.is_empty() {
-        } else if !cfg!(feature = "otlp") {
+        if self.otlp.is_some() && !cfg!(feature = "otlp") {
             faults.add("log.otlp", "this build has no OTLP export; build with --features otlp");
-        } else if !is_plain_http(&self.otlp) {
-            let text = "must be a collector's URL such as \"http://127.0.0.1:4318\" (https is not offered)";
-            faults.add("log.otlp", text);
+        } else if self.otlp.as_ref().is_some_and(|url| url.server_name.is_some()) {
+            faults.add("log.otlp", "must be an http:// URL such as \"http://127.0.0.1:4318\": https is not offered");
         }
     }
 
@@ -98,23 +90,12 @@ impl Log {
 
     /// `None`: traces are not exported.
     pub fn otlp(&self) -> Option<Otlp> {
-        let endpoint = format!("{}/v1/traces", self.otlp.trim_end_matches('/'));
-        (!self.otlp.is_empty()).then_some(Otlp { endpoint, sample: self.otlp_sample })
+        self.otlp.as_ref().map(|url| Otlp { endpoint: format!("{url}/v1/traces"), sample: self.otlp_sample })
     }
 }
 
-/// Whether this is http://host, with or without a port and a path, and nothing else.
-fn is_plain_http(url: &str) -> bool {
-    let parsed = url.parse::<Uri>().ok().filter(|_| !url.contains(['?', '#', '@']));
-    parsed.is_some_and(|url| {
-        let has_server = |a: &Authority| !a.host().is_empty() && (a.host() == a.as_str() || a.port_u16().is_some());
-        url.scheme() == Some(&Scheme::HTTP) && url.authority().is_some_and(has_server)
-    })
-}
-
 /// Where the access log is written.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     None,
     Stderr,

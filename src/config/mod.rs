@@ -35,9 +35,9 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use self::problem::MAX_PROBLEMS;
+use self::problem::{Faults, Places};
 
-pub use self::admin::{Admin, AdminListener, TokenSource};
+pub use self::admin::AdminListener;
 pub use self::answers::{AnswerHeader, Answers, ErrorStatus};
 pub use self::cache::{Cache, Freshness, cached_reads};
 pub use self::cluster::{Cluster, WhenAway};
@@ -67,22 +67,15 @@ const MAX_FILE: u64 = 1 << 20;
 pub struct Loaded {
     pub config: Config,
     /// What the operator should know and need not change.
-    pub warnings: Vec<Warning>,
+    pub warnings: Vec<SettingFault>,
     /// The file it came from; `None`: there is no file, and these are the defaults.
     pub path: Option<PathBuf>,
     /// The name of the file in messages.
     name: String,
     /// Where in the file each setting stands.
-    places: problem::Places,
+    places: Places,
     /// The values in force by their names in the file. No secret is in it.
     pub in_force: toml::Table,
-}
-
-// Two files that say the same in different places are equal.
-impl PartialEq for Loaded {
-    fn eq(&self, other: &Self) -> bool {
-        (&self.config, &self.warnings, &self.path) == (&other.config, &other.warnings, &other.path)
-    }
 }
 
 impl Loaded {
@@ -98,7 +91,7 @@ impl Loaded {
 
     /// These faults with their places in the file.
     pub fn faults(&self, faults: &[SettingFault]) -> Problems {
-        let mut list: Vec<Problem> = faults.iter().map(|f| self.places.problem(&f.setting, &f.message)).collect();
+        let mut list: Vec<_> = faults.iter().map(|f| self.places.problem(&f.setting, None, &f.message)).collect();
         list.sort_by_key(|p| (p.line, p.column));
         Problems { name: self.name.clone(), list }
     }
@@ -108,21 +101,8 @@ impl Loaded {
     pub fn location_of_limit(&self, tier: Option<&str>, limit: &str) -> Option<String> {
         let table = tier.map_or("limits.strangers".to_owned(), |tier| format!("limits.tiers.{}", problem::bare(tier)));
         let path = format!("{table}.{limit}");
-        let line = self.places.is_given(&path).then(|| self.places.problem(&path, "").line)?;
-        Some(format!("{}:{line}", self.name))
-    }
-}
-
-/// A setting that is accepted and does nothing, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Warning {
-    pub path: String,
-    pub text: String,
-}
-
-impl std::fmt::Display for Warning {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.path, self.text)
+        let at = self.places.problem(&path, None, "");
+        self.places.is_given(&path).then(|| format!("{}:{}", self.name, at.line))
     }
 }
 
@@ -131,14 +111,8 @@ impl std::fmt::Display for Warning {
 pub enum LoadError {
     #[error("there is no config file {}; name one with --config, or leave it out for the defaults", .0.display())]
     Missing(PathBuf),
-    #[error("{} is a folder; name the config file in it", .0.display())]
-    Folder(PathBuf),
-    #[error("{} cannot be read: {cause}", path.display())]
-    Unreadable { path: PathBuf, cause: io::Error },
-    #[error("{} is not UTF-8 text: line {line} has other bytes", path.display())]
-    NotText { path: PathBuf, line: usize },
-    #[error("{} is larger than 1 MiB; is it a config file?", .0.display())]
-    TooLarge(PathBuf),
+    #[error("{} {why}", path.display())]
+    Unusable { path: PathBuf, why: String },
     #[error(transparent)]
     Problems(#[from] Problems),
 }
@@ -171,33 +145,27 @@ pub fn load_str(text: &str, folder: &Path, name: &str) -> Result<Loaded, Problem
 fn load_with(text: &str, folder: &Path, name: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Problems> {
     let (mut file, mut faults) = parse::parse(text, folder, env);
     let config = file.as_mut().map(|file| file.check(&mut faults));
-    let problem::Faults { places, list: mut problems, warnings, .. } = faults;
-    // The parser guesses the rest of a line that is not TOML; faults of that guess are not the operator's.
-    let broken: Vec<usize> = problems.iter().filter(|p| p.path.is_empty()).map(|p| p.line).collect();
-    problems.retain(|p| p.path.is_empty() || !broken.contains(&p.line));
-    problems.sort_by_key(|p| (p.line, p.column));
-    problems.truncate(MAX_PROBLEMS);
+    let Faults { places, mut list, warnings, .. } = faults;
     match (file, config) {
-        (Some(file), Some(mut config)) if problems.is_empty() => {
+        (Some(file), Some(mut config)) if list.is_empty() => {
             let in_force = report::in_force(&file, &config);
             config.hash = report::hash(&in_force);
             Ok(Loaded { config, warnings, path: None, name: name.to_owned(), places, in_force })
         }
-        _ => Err(Problems { name: name.to_owned(), list: problems }),
+        _ => {
+            list.sort_by_key(|problem| (problem.line, problem.column));
+            Err(Problems { name: name.to_owned(), list })
+        }
     }
 }
 
 fn read_text(path: &Path) -> Result<String, LoadError> {
-    let unreadable = |cause: io::Error| match cause.kind() {
-        io::ErrorKind::NotFound => LoadError::Missing(path.to_owned()),
-        io::ErrorKind::IsADirectory => LoadError::Folder(path.to_owned()),
-        _ => LoadError::Unreadable { path: path.to_owned(), cause },
-    };
-    let bytes = fs::File::open(path).and_then(|file| read_at_most(file, MAX_FILE)).map_err(unreadable)?;
-    let bytes = bytes.ok_or_else(|| LoadError::TooLarge(path.to_owned()))?;
-    String::from_utf8(bytes).map_err(|fault| {
-        let good = &fault.as_bytes()[..fault.utf8_error().valid_up_to()];
-        let line = good.iter().filter(|b| **b == b'\n').count() + 1;
-        LoadError::NotText { path: path.to_owned(), line }
-    })
+    let unusable = |why: String| LoadError::Unusable { path: path.to_owned(), why };
+    let bytes =
+        fs::File::open(path).and_then(|file| read_at_most(file, MAX_FILE)).map_err(|cause| match cause.kind() {
+            io::ErrorKind::NotFound => LoadError::Missing(path.to_owned()),
+            _ => unusable(format!("cannot be read: {cause}")),
+        })?;
+    let bytes = bytes.ok_or_else(|| unusable("is larger than 1 MiB; is it a config file?".to_owned()))?;
+    String::from_utf8(bytes).map_err(|fault| unusable(format!("is not UTF-8 text: {fault}")))
 }

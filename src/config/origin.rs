@@ -1,23 +1,22 @@
 //! `[origin]` and `[keys]`: the kind of origin, the store, the upstreams with their URLs, health checks and TLS, and the
-//! source of keys. No message shows a
-//! URL, which may hold a password.
+//! source of keys. No message shows a URL, which may hold a password.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
-use http::uri::PathAndQuery;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::file::section;
-use super::leaf::{HumanDuration, Timeout, whole_path};
+use super::leaf::{HumanDuration, Timeout, text_type, whole_path};
 use super::problem::Faults;
 use super::redis::HostPort;
 use super::secret::Secret;
-use super::server::{CertificateFiles, check_url_path};
+use super::server::{CertificateFiles, url_path};
 use super::store::{PostgresAt, StoreAt};
 
 const DEFAULT_STORE: &str = "guildgate.db";
@@ -34,8 +33,8 @@ const MAX_CHECKS: u32 = 100;
 /// The most upstreams of one service. For more, one name with many addresses is simpler.
 const MAX_UPSTREAMS: usize = 64;
 
-/// The fault of an upstream that is not a URL.
-const NO_URL: &str = "is not an upstream's URL; write http://host:port or http://host:port/path, or https://…";
+/// The fault of a text that is no URL of a service.
+const NO_URL: &str = "is not a service's URL; write http://host:port or http://host:port/path, or https://…";
 
 section! {
     /// `[origin]`
@@ -62,9 +61,8 @@ section! {
     pub struct Upstreams {
         /// URLs of the service, "http://host:port/path" or "https://…", for kind "http"; a request goes to the one with the
         /// fewest requests.
-        upstreams: Vec<String> = Vec::new(),
-        /// At least one, in the file's order, no two equal.
-        #[serde(skip)]
+        #[serde(rename = "upstreams")]
+        #[schemars(extend("uniqueItems" = true))]
         pub list: Vec<Upstream> = Vec::new(),
         /// The Host sent upstream, and the name that an https upstream's certificate must be for; the upstream's own where
         /// it is not given.
@@ -89,7 +87,6 @@ section! {
         /// How upstreams are checked; where it is not given, only failed requests put one out. The last one never is.
         pub health: Option<Health> = None,
         /// For https upstreams: the root certificates, and our own certificate.
-        #[serde(skip_serializing_if = "UpstreamTls::is_default")]
         pub tls: UpstreamTls = UpstreamTls::default(),
     }
 }
@@ -157,30 +154,20 @@ pub struct Upstream {
 impl OriginFile {
     pub(super) fn check(&mut self, faults: &mut Faults<'_>) -> Origin {
         self.upstreams.check(faults);
+        let has_upstreams = !self.upstreams.list.is_empty();
         let kind = match self.kind {
-            OriginKindFile::Builtin => {
-                if !self.upstreams.upstreams.is_empty() && !faults.has("origin.kind") {
-                    let text = "needs `origin.kind` \"http\": the built-in backend has no upstreams";
-                    faults.add("origin.upstreams", text);
-                }
-                let of_upstreams = "host connect_timeout first_byte_timeout timeout max_in_flight queue_timeout retries \
-                                    health tls";
-                let names: Vec<&str> = of_upstreams.split_whitespace().collect();
-                faults.warn_given("origin", &names, "has no effect with `origin.kind` \"builtin\"");
-                OriginKind::Builtin
-            }
-            OriginKindFile::Http => {
-                if self.upstreams.upstreams.is_empty() {
-                    faults.add("origin.upstreams", "kind \"http\" needs one, such as [\"http://10.0.0.7:3000\"]");
-                }
-                OriginKind::Http(Box::new(self.upstreams.clone()))
-            }
+            OriginKindFile::Builtin => OriginKind::Builtin,
+            OriginKindFile::Http => OriginKind::Http(Box::new(self.upstreams.clone())),
         };
+        if kind != OriginKind::Builtin && !has_upstreams {
+            faults.add("origin.upstreams", "kind \"http\" needs one, such as [\"http://10.0.0.7:3000\"]");
+        } else if kind == OriginKind::Builtin && has_upstreams && !faults.has("origin.kind") {
+            let text = "needs `origin.kind` \"http\": the built-in backend has no upstreams";
+            faults.add("origin.upstreams", text);
+        }
         let store = faults.secret(&self.store).and_then(|text| store_at(faults, &text));
-        let store = store.unwrap_or_else(|why| {
-            faults.add("origin.store", why);
-            StoreAt::Sqlite(PathBuf::new()) // never used: there is a fault
-        });
+        let store = store.map_err(|why| faults.add("origin.store", why));
+        let store = store.unwrap_or(StoreAt::Sqlite(PathBuf::new())); // never used: there is a fault
         Origin { kind, store }
     }
 }
@@ -211,97 +198,68 @@ impl Upstreams {
         if self.host.is_some() && host.is_none() {
             faults.add("origin.host", "must be a host's name or address, with or without a port");
         }
-        if let Some(name) = &self.tls.server_name {
-            check_server_name(faults, "origin.tls.server_name", name);
-        }
         // The name that all certificates must be for, where it is not each upstream's own.
-        let server_name = self.tls.server_name.clone().or_else(|| host.map(|host| host.host));
-        if let Some(name) = &server_name
-            && self.upstreams.iter().any(|url| url.starts_with("https://"))
-            && !faults.has("origin.tls.server_name")
-        {
-            check_server_name(faults, "origin.host", name);
-        }
-        if self.upstreams.len() > MAX_UPSTREAMS {
+        let (named_by, server_name) = match (&self.tls.server_name, host) {
+            (Some(name), _) => ("origin.tls.server_name", Some(name.clone())),
+            (None, Some(host)) => ("origin.host", Some(host.host)),
+            (None, None) => ("origin.upstreams", None),
+        };
+        if self.list.len() > MAX_UPSTREAMS {
             let more = "use one name with several addresses, each of which gets requests";
             faults.add("origin.upstreams", format!("must be at most {MAX_UPSTREAMS}; {more}"));
         }
-        let paths = faults.elements("origin.upstreams", self.upstreams.len());
-        for (url, path) in self.upstreams.iter().zip(&paths) {
-            match self.upstream(faults, path, url, server_name.as_deref()) {
-                Ok(upstream) if self.list.contains(&upstream) => faults.add(path, "is listed twice"),
-                Ok(upstream) => self.list.push(upstream),
-                Err(why) => faults.add(path, why),
+        for upstream in &mut self.list {
+            upstream.host = self.host.as_ref().unwrap_or(&upstream.host).clone();
+            if let Some(name) = &mut upstream.server_name {
+                *name = server_name.as_ref().unwrap_or(name).clone();
+                if ServerName::try_from(name.as_str()).is_err() {
+                    faults.add(named_by, "is not a name that a certificate can be for; set `origin.tls.server_name`");
+                }
             }
         }
-        if faults.places.is_given("origin.tls")
-            && !self.upstreams.is_empty()
-            && self.list.iter().all(|u| u.server_name.is_none())
-        {
+        let has_tls = self.list.is_empty() || self.list.iter().any(|upstream| upstream.server_name.is_some());
+        if faults.places.is_given("origin.tls") && !has_tls {
             faults.warn("origin.tls", "has no effect without an https upstream");
-        }
-        if self.first_byte_timeout.is_some_and(|first| first.0 >= self.timeout) {
-            faults.warn("origin.first_byte_timeout", "has no effect, since `origin.timeout` is shorter");
         }
         if self.tls.certificate.is_some() != self.tls.private_key.is_some() {
             faults.add("origin.tls", "needs both `certificate` and `private_key`, or neither");
         }
-        if let Some(health) = &self.health {
-            if !health.path.starts_with('/') {
-                faults.add("origin.health.path", "must begin with `/`");
-            }
-            check_asked_path(faults, "origin.health.path", &health.path);
+        if let Some(Health { path, .. }) = &self.health {
+            let fault = if path.is_empty() { Err("must begin with `/`".to_owned()) } else { url_path(path) };
+            fault.unwrap_or_else(|why| faults.add("origin.health.path", why));
         }
     }
+}
 
-    /// Parses `http[s]://host[:port][/path]`.
-    fn upstream(
-        &self,
-        faults: &mut Faults<'_>,
-        path: &str,
-        text: &str,
-        server_name: Option<&str>,
-    ) -> Result<Upstream, &'static str> {
+impl FromStr for Upstream {
+    type Err = String;
+
+    /// Reads `http[s]://host[:port][/path]`.
+    fn from_str(text: &str) -> Result<Self, String> {
         let (scheme, rest) = text.split_once("://").ok_or(NO_URL)?;
-        let is_https = scheme == "https";
-        let (authority, below) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         if authority.contains('@') {
-            return Err("must not have a user or password; the caller's key is sent instead");
+            return Err("must not have a user or password; the caller's key is sent instead".to_owned());
         }
-        if below.contains(['?', '#']) {
-            return Err("must not have a query or fragment; the operation's name is appended to the path");
+        if path.contains(['?', '#']) {
+            return Err("must not have a query or fragment; the operation's name is appended to the path".to_owned());
         }
+        let is_https = scheme == "https";
         let HostPort { host: name, port } = HostPort::read(authority, if is_https { 443 } else { 80 })
             .filter(|_| is_https || scheme == "http")
             .ok_or(NO_URL)?;
-        check_asked_path(faults, path, below);
-        if is_https && server_name.is_none() {
-            check_server_name(faults, path, &name);
-        }
+        url_path(path)?;
         Ok(Upstream {
             port,
-            path: below.trim_end_matches('/').to_owned(),
-            host: self.host.as_deref().unwrap_or(authority).to_owned(),
-            server_name: is_https.then(|| server_name.unwrap_or(&name).to_owned()),
+            path: path.trim_end_matches('/').to_owned(),
+            host: authority.strip_suffix(if is_https { ":443" } else { ":80" }).unwrap_or(authority).to_owned(),
+            server_name: is_https.then(|| name.clone()),
             name,
         })
     }
 }
 
-/// A path that can be sent to an upstream.
-fn check_asked_path(faults: &mut Faults<'_>, path: &str, text: &str) {
-    check_url_path(faults, path, text);
-    if !text.is_empty() && PathAndQuery::try_from(text).is_err() {
-        faults.add(path, "contains a character that a path cannot have; write it percent-encoded");
-    }
-}
-
-/// A name or address that a certificate can be for.
-fn check_server_name(faults: &mut Faults<'_>, path: &str, name: &str) {
-    if ServerName::try_from(name).is_err() {
-        faults.add(path, "is not a name that a certificate can be for; set `origin.tls.server_name`");
-    }
-}
+text_type!(Upstream, "upstream");
 
 impl Upstream {
     /// Its address; `None` where its name has to be resolved.
@@ -313,20 +271,12 @@ impl Upstream {
 /// As a URL, always with a port.
 impl fmt::Display for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Upstream { name, port, path, .. } = self;
         let scheme = if self.server_name.is_some() { "https" } else { "http" };
-        match name.contains(':') {
-            true => write!(f, "{scheme}://[{name}]:{port}{path}"),
-            false => write!(f, "{scheme}://{name}:{port}{path}"),
-        }
+        write!(f, "{scheme}://{}{}", HostPort { host: self.name.clone(), port: self.port }, self.path)
     }
 }
 
 impl UpstreamTls {
-    fn is_default(&self) -> bool {
-        *self == UpstreamTls::default()
-    }
-
     /// Our own certificate, for an upstream that asks for one.
     pub fn identity(&self) -> Option<CertificateFiles> {
         let (certificate, private_key) = (self.certificate.clone()?, self.private_key.clone()?);
@@ -381,10 +331,6 @@ pub enum Keys {
 impl KeysFile {
     pub(super) fn check(&self, faults: &mut Faults<'_>, origin: OriginKindFile) -> Keys {
         let &KeysFile { source, accepted_for, refused_for, .. } = self;
-        if source != KeySource::Origin {
-            let text = "has no effect unless `keys.source` is \"origin\"";
-            faults.warn_given("keys", &["accepted_for", "refused_for"], text);
-        }
         if self.file.is_some() && source != KeySource::File {
             faults.warn("keys.file", "has no effect unless `keys.source` is \"file\"");
         }

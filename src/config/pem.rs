@@ -17,29 +17,9 @@ use crate::files::{BYTE_ORDER_MARK, read_at_most};
 /// Largest PEM file that is read. A long chain is 20 KiB, and a system's whole bundle of roots is a quarter of this.
 const MAX_FILE: u64 = 1 << 20;
 
-/// What a section may hold.
-struct Kind {
-    name: &'static str,
-    /// What the labels of all its forms have in them, those that we cannot read among them.
-    word: &'static str,
-    begin: &'static str,
-    /// The command that writes the form that we read.
-    writer: &'static str,
-}
-
-const CERTIFICATE: Kind = Kind {
-    name: "certificate",
-    word: "CERTIFICATE",
-    begin: "-----BEGIN CERTIFICATE-----",
-    writer: "openssl x509 -in OLD -out NEW",
-};
-
-const PRIVATE_KEY: Kind = Kind {
-    name: "private key",
-    word: "PRIVATE KEY",
-    begin: "-----BEGIN PRIVATE KEY-----",
-    writer: "openssl pkey -in OLD -out NEW",
-};
+/// What the labels of all forms of a kind have in them, those that we cannot read among them.
+const CERTIFICATE: &str = "CERTIFICATE";
+const PRIVATE_KEY: &str = "PRIVATE KEY";
 
 /// A PEM file, with the setting that names it.
 #[expect(missing_debug_implementations, reason = "it may hold a private key")]
@@ -55,10 +35,11 @@ impl<'a> PemFile<'a> {
     /// # Errors
     /// Where it cannot be read or is too large.
     pub fn read(setting: &'a str, path: &'a Path) -> Result<Self, SettingFault> {
-        let content = File::open(path).and_then(|file| read_at_most(file, MAX_FILE));
-        let content = content.map_err(|e| fault(setting, path, format!("cannot be read: {e}")))?;
-        let content = content.ok_or_else(|| fault(setting, path, "is larger than 1 MiB; is it a PEM file?"))?;
-        Ok(PemFile { setting, path, content })
+        let mut file = PemFile { setting, path, content: Vec::new() };
+        let content = File::open(path).and_then(|opened| read_at_most(opened, MAX_FILE));
+        let content = content.map_err(|e| file.fault(format!("cannot be read: {e}")))?;
+        file.content = content.ok_or_else(|| file.fault("is larger than 1 MiB; is it a PEM file?"))?;
+        Ok(file)
     }
 
     pub fn content(&self) -> &[u8] {
@@ -70,7 +51,11 @@ impl<'a> PemFile<'a> {
     /// # Errors
     /// Where it has none, or one that cannot be read.
     pub fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, SettingFault> {
-        Ok(self.numbered_certificates()?.into_iter().map(|(_, certificate)| certificate).collect())
+        let found = self.sections(CERTIFICATE)?;
+        if found.is_empty() {
+            return Err(self.fault("contains no certificate; it should begin with -----BEGIN CERTIFICATE-----"));
+        }
+        Ok(found)
     }
 
     /// Its certificates as those whom to trust.
@@ -79,8 +64,8 @@ impl<'a> PemFile<'a> {
     /// Where it has none, or one that cannot be used.
     pub fn roots(&self) -> Result<RootCertStore, SettingFault> {
         let mut roots = RootCertStore::empty();
-        for (line, certificate) in self.numbered_certificates()? {
-            let unusable = |_| self.fault(format!("has a damaged or unusable certificate that begins in line {line}"));
+        for (certificate, number) in self.certificates()?.into_iter().zip(1..) {
+            let unusable = |_| self.fault(format!("has a damaged or unusable certificate: number {number} in it"));
             roots.add(certificate).map_err(unusable)?;
         }
         Ok(roots)
@@ -91,129 +76,74 @@ impl<'a> PemFile<'a> {
     /// # Errors
     /// Where it does not have one that can be read, or has several.
     pub fn private_key(&self) -> Result<PrivateKeyDer<'static>, SettingFault> {
-        let mut found = self.sections(&PRIVATE_KEY)?.into_iter();
-        match (found.next(), found.next()) {
-            (Some((_, key)), None) => Ok(key),
+        let mut found = self.sections(PRIVATE_KEY)?;
+        match (found.pop(), found.len()) {
+            (Some(key), 0) => Ok(key),
+            (Some(_), _) => Err(self.fault("contains a second private key; keep the one that is meant")),
             (None, _) => Err(self.fault("contains no private key that can be read; it must be PEM and not encrypted")),
-            (_, Some((line, _))) => {
-                Err(self.fault(format!("contains a second private key, in line {line}; keep the one that is meant")))
-            }
         }
     }
 
-    fn numbered_certificates(&self) -> Result<Vec<(usize, CertificateDer<'static>)>, SettingFault> {
-        let found = self.sections(&CERTIFICATE)?;
-        if found.is_empty() {
-            return Err(self.fault("contains no certificate; it should begin with -----BEGIN CERTIFICATE-----"));
+    /// The sections of a kind. What begins like a section must be whole, whatever it holds.
+    fn sections<T: PemObject>(&self, kind: &str) -> Result<Vec<T>, SettingFault> {
+        let text = String::from_utf8_lossy(&self.content);
+        let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&text);
+        let (mut begins, mut at) = (Vec::new(), 0);
+        for (line, number) in text.split_inclusive('\n').zip(1..) {
+            if is_begin(line) || (begins.is_empty() && line.starts_with("-----")) {
+                begins.push((number, at));
+            }
+            at += line.len();
+        }
+        let ends = begins.iter().skip(1).map(|(_, at)| *at).chain([text.len()]);
+        let mut found = Vec::new();
+        for (&(number, start), end) in begins.iter().zip(ends) {
+            let section = &text[start..end];
+            let first = section.lines().next().unwrap_or_default().trim_ascii_end();
+            let label = first.strip_prefix("-----BEGIN ").and_then(|rest| rest.strip_suffix("-----"));
+            let has_end = |label: &&str| section.contains(&format!("\n-----END {label}-----"));
+            let label = label.filter(|label| has_end(label) && section.matches("-----END ").count() == 1);
+            if label.is_some_and(|label| !label.contains(kind) || label.contains("REQUEST")) {
+                continue;
+            }
+            let item = label.and_then(|_| T::from_pem_slice(section.as_bytes()).ok());
+            found.push(item.ok_or_else(|| {
+                let writer = if kind == PRIVATE_KEY { "openssl pkey" } else { "openssl x509" };
+                self.fault(format!(
+                    "has a section from line {number}; it is damaged, encrypted, of another form, or not whole between a line \
+                     -----BEGIN {kind}----- and a line -----END {kind}-----; copy it again, or write it by `{writer} -in OLD \
+                     -out NEW`"
+                ))
+            })?);
         }
         Ok(found)
     }
 
-    /// The sections of a kind, each with the number of its first line.
-    fn sections<T: PemObject>(&self, kind: &Kind) -> Result<Vec<(usize, T)>, SettingFault> {
-        let text = String::from_utf8_lossy(&self.content);
-        let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&text);
-        let line_end = if text.contains('\n') { '\n' } else { '\r' };
-        let not_ended =
-            |line| self.fault(format!("has no END line for what begins in line {line}; copy it again, whole"));
-        let (mut found, mut at) = (Vec::new(), 0);
-        let mut open: Option<(usize, usize, &str)> = None; // number of its first line, where that begins, label
-        for (line, number) in text.split_inclusive(line_end).zip(1..) {
-            let start = at;
-            at += line.len();
-            let label = label_of(line);
-            match (&open, label) {
-                (Some((begun, ..)), Some(_)) => return Err(not_ended(*begun)),
-                (None, Some(label)) => open = Some((number, start, label)),
-                (_, None) if line.starts_with("-----BEGIN ") || is_like_begin(line, kind) => {
-                    return Err(self.fault(format!(
-                        "has a wrong BEGIN in line {number}; a {} begins with a line that is {}, and nothing before or \
-                         after that",
-                        kind.name, kind.begin
-                    )));
-                }
-                (Some((begun, start, label)), None) if is_end(line, label) => {
-                    if is_label_of(label, kind) {
-                        found.push((*begun, self.section(kind, *begun, &text[*start..at])?));
-                    }
-                    open = None;
-                }
-                (None, None) if line.starts_with("-----END ") => {
-                    return Err(
-                        self.fault(format!("has no BEGIN line for what ends in line {number}; copy it again, whole"))
-                    );
-                }
-                (_, None) => {}
-            }
-        }
-        open.map_or(Ok(found), |(begun, ..)| Err(not_ended(begun)))
-    }
-
-    /// What one section holds, from its BEGIN to its END.
-    fn section<T: PemObject>(&self, kind: &Kind, line: usize, text: &str) -> Result<T, SettingFault> {
-        let Kind { name, begin, writer, .. } = kind;
-        let read = T::pem_slice_iter(text.as_bytes()).next();
-        let why = match read {
-            Some(Ok(item)) => return Ok(item),
-            Some(Err(_)) => {
-                format!("has a {name} that begins in line {line} and is damaged or encrypted; copy it again, whole")
-            }
-            None => format!(
-                "has a {name} in line {line} of a form that is not read; it must begin with {begin}, as `{writer}` \
-                 writes it"
-            ),
-        };
-        Err(self.fault(why))
-    }
-
     /// The fault that begins with the file's path.
     pub fn fault(&self, why: impl Display) -> SettingFault {
-        fault(self.setting, self.path, why)
+        SettingFault::new(self.setting, format!("{} {why}", self.path.display()))
     }
 }
 
-/// The label of a whole BEGIN line.
-fn label_of(line: &str) -> Option<&str> {
-    let label = line.trim_ascii_end().strip_prefix("-----BEGIN ")?.strip_suffix("-----")?;
-    (!label.contains('-')).then_some(label)
-}
-
-fn is_end(line: &str, label: &str) -> bool {
-    let rest = line.strip_prefix("-----END ").and_then(|rest| rest.strip_prefix(label));
-    rest.is_some_and(|rest| rest.starts_with("-----"))
-}
-
-/// A request for a certificate is none.
-fn is_label_of(label: &str, kind: &Kind) -> bool {
-    label.contains(kind.word) && !label.contains("REQUEST")
-}
-
-/// Whether somebody may have meant the line as the BEGIN of a section of this kind: the words are there, and dashes of any
-/// number and kind before or after them. Text about a certificate has none there.
-fn is_like_begin(line: &str, kind: &Kind) -> bool {
-    let is_dash = |c: char| matches!(c, '-' | '\u{2010}'..='\u{2015}' | '\u{2212}');
+/// Whether somebody may have meant the line as the first one of a section: the library would pass over a wrong one. The
+/// words are there, with dashes, those of a word processor, too; text about a certificate has none.
+fn is_begin(line: &str) -> bool {
     let line = line.to_ascii_uppercase();
-    line.match_indices("BEGIN").any(|(at, word)| {
-        let (before, after) = (&line[..at], &line[at + word.len()..]);
-        let (label, has_dash_after) = after.split_once(is_dash).map_or((after, false), |(label, _)| (label, true));
-        (has_dash_after || before.trim_end().ends_with(is_dash)) && is_label_of(label, kind)
-    })
+    let has_dash = line.contains(|c| matches!(c, '-' | '\u{2010}'..='\u{2015}' | '\u{2212}'));
+    let is_meant = line.contains("BEGIN") && (line.contains("CERTIFICATE") || line.contains("PRIVATE KEY"));
+    line.starts_with("-----BEGIN ") || (has_dash && is_meant)
 }
 
 /// Why rustls refuses these certificates with this key.
 pub fn pair_fault(certificates: &PemFile<'_>, key: &PemFile<'_>, error: &rustls::Error) -> SettingFault {
-    match error {
-        rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-            key.fault(format!("is not the key of the certificate in {}", certificates.path.display()))
+    let why = match error {
+        rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => "is not the key of the certificate in",
+        _ => {
+            "cannot be used (RSA of 2048 to 4096 bits, ECDSA P-256 and P-384, and Ed25519 can), or it is damaged, or so is \
+             the first certificate in"
         }
-        rustls::Error::InvalidCertificate(_) => {
-            certificates.fault("contains a certificate that cannot be read: its first one is damaged")
-        }
-        _ => key.fault(
-            "contains a private key that cannot be used: it is damaged, or neither RSA of 2048 to 4096 bits nor ECDSA \
-             (P-256, P-384) nor Ed25519",
-        ),
-    }
+    };
+    key.fault(format!("{why} {}", certificates.path.display()))
 }
 
 /// Whom the system trusts; `each` sees every certificate. `instead` names the setting for a file of others.
@@ -247,8 +177,4 @@ fn roots_fault(error: &rustls_native_certs::Error) -> String {
         ErrorKind::Io { inner, path } => format!("{}: {inner}", path.display()),
         _ => "a file of them is not PEM".to_owned(),
     }
-}
-
-fn fault(setting: &str, path: &Path, why: impl Display) -> SettingFault {
-    SettingFault::new(setting, format!("{} {why}", path.display()))
 }

@@ -1,19 +1,19 @@
 //! The faults of a config file, each with its place, and the nearest valid name for a name that is misspelt.
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
 use super::leaf::HumanSize;
-use super::secret::{self, Secret, Source};
+use super::secret::Secret;
 
 /// Faults that are reported at once. A file with more is the wrong file, and finding the place of each costs time.
 pub(super) const MAX_PROBLEMS: usize = 100;
 
-/// One fault of a config file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One fault of a config file, printed as `12:9: limits.tiers.free.burst: message` to be put after the file's name and a colon.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{line}:{column}: {}", self.detail())]
 pub struct Problem {
     /// The setting, such as `limits.tiers.free.burst`; empty where the text is not TOML.
     pub path: String,
@@ -25,20 +25,18 @@ pub struct Problem {
 }
 
 /// All faults of one file, in order of place; never empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.lines())]
 pub struct Problems {
     /// The file's name, as the operator gave it.
     pub name: String,
     pub list: Vec<Problem>,
 }
 
-impl fmt::Display for Problems {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, problem) in self.list.iter().enumerate() {
-            let newline = if i == 0 { "" } else { "\n" };
-            write!(f, "{newline}{}:{problem}", self.name)?;
-        }
-        Ok(())
+impl Problems {
+    fn lines(&self) -> String {
+        let lines: Vec<String> = self.list.iter().map(|problem| format!("{}:{problem}", self.name)).collect();
+        lines.join("\n")
     }
 }
 
@@ -52,16 +50,8 @@ impl Problem {
     }
 }
 
-impl fmt::Display for Problem {
-    /// `12:9: limits.tiers.free.burst: message`, to be put after the file's name and a colon.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.line, self.column, self.detail())
-    }
-}
-
-impl Error for Problems {}
-
-/// A fault that depends on this machine, such as a file that a setting names. [`super::Loaded::faults`] adds its place.
+/// A fault that depends on this machine, such as a file that a setting names ([`super::Loaded::faults`] adds its place); or
+/// what the operator should know of a setting, and need not change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{setting}: {message}")]
 pub struct SettingFault {
@@ -109,41 +99,34 @@ pub(super) struct Faults<'t> {
     /// Looks up an environment variable.
     pub env: &'t dyn Fn(&str) -> Option<String>,
     pub list: Vec<Problem>,
-    pub warnings: Vec<super::Warning>,
+    pub warnings: Vec<SettingFault>,
 }
 
 impl Faults<'_> {
-    /// A setting has one fault: what stands in for a faulty value or element is not judged as well.
-    pub fn add(&mut self, path: &str, message: impl Into<String>) {
+    pub fn add(&mut self, path: &str, message: impl AsRef<str>) {
+        self.add_at(path, None, message.as_ref());
+    }
+
+    /// Adds a fault at this byte, or where the setting stands. A setting has one fault: what stands in for a faulty value is
+    /// not judged as well. Nor is what the parser guesses of a line that is not TOML.
+    pub fn add_at(&mut self, path: &str, offset: Option<usize>, message: &str) {
         if self.list.len() < MAX_PROBLEMS && !self.has(path) {
-            self.list.push(self.places.problem(path, message));
+            let problem = self.places.problem(path, offset, message);
+            if !self.list.iter().any(|known| known.path.is_empty() && known.line == problem.line) {
+                self.list.push(problem);
+            }
         }
     }
 
     /// Whether the setting, or an element of it, has a fault.
     pub fn has(&self, path: &str) -> bool {
         let is_below = |rest: &str| rest.is_empty() || rest.starts_with('[');
-        self.list.iter().any(|fault| fault.path.strip_prefix(path).is_some_and(is_below))
-    }
-
-    /// The paths of the valid elements of a list.
-    pub fn elements(&self, list: &str, count: usize) -> Vec<String> {
-        let paths = (0..).map(|i| format!("{list}[{i}]"));
-        paths.filter(|path| self.list.iter().all(|fault| fault.path != *path)).take(count).collect()
+        !path.is_empty() && self.list.iter().any(|fault| fault.path.strip_prefix(path).is_some_and(is_below))
     }
 
     /// A setting that is accepted and does nothing, because it protects nothing.
     pub fn warn(&mut self, path: &str, text: &str) {
-        self.warnings.push(super::Warning { path: path.to_owned(), text: text.to_owned() });
-    }
-
-    /// Warns of each of these settings of a section that the file names.
-    pub fn warn_given(&mut self, section: &str, names: &[&str], text: &str) {
-        for path in names.iter().map(|name| format!("{section}.{name}")) {
-            if self.places.is_given(&path) {
-                self.warn(&path, text);
-            }
-        }
+        self.warnings.push(SettingFault::new(path, text));
     }
 
     pub fn size(&mut self, path: &str, bytes: u64, bounds: RangeInclusive<u64>) {
@@ -154,20 +137,15 @@ impl Faults<'_> {
 
     /// The value of a secret, wherever it is.
     pub fn secret(&self, secret: &Secret) -> Result<String, String> {
-        match secret.source() {
-            Source::Written(text) => secret::clean("its value", text),
-            Source::File(path) => secret::read_file(Path::new(path)),
-            Source::Env(name) => secret::of_variable(name, (self.env)(name)),
-        }
+        secret.value(self.env)
     }
 }
 
-/// The text, the offset of each value in it by its path, such as `limits.tiers.free.burst`, and that of each name.
-#[derive(Clone, Default)]
+/// The text, and the offset in it of each value by its path, such as `limits.tiers.free.burst`.
+#[derive(Clone)]
 pub(super) struct Places {
     text: String,
     offsets: HashMap<String, usize>,
-    names: Vec<(String, usize)>,
 }
 
 // The text may hold secrets.
@@ -179,7 +157,7 @@ impl fmt::Debug for Places {
 
 impl Places {
     pub fn new(text: &str) -> Self {
-        Places { text: text.to_owned(), ..Places::default() }
+        Places { text: text.to_owned(), offsets: HashMap::new() }
     }
 
     /// Notes that the value of this path stands at this byte.
@@ -187,58 +165,24 @@ impl Places {
         self.offsets.insert(path.to_owned(), offset);
     }
 
-    /// Notes that this name, in whichever table, stands at this byte.
-    pub fn note_name(&mut self, name: &str, offset: usize) {
-        self.names.push((name.to_owned(), offset));
-    }
-
     /// Whether the operator wrote this.
     pub fn is_given(&self, path: &str) -> bool {
         self.offsets.contains_key(path)
     }
 
-    /// The line on which the name, or the header of a table, at an offset was set before.
-    pub fn line_set_before(&self, name: &str, offset: usize) -> Option<usize> {
-        let without_comment = |line: &str| line.split('#').next().unwrap_or_default().trim().to_owned();
-        let this = without_comment(self.text[line_start(&self.text, offset)..].lines().next().unwrap_or_default());
-        if this.starts_with('[') {
-            let first = self.text.lines().position(|line| without_comment(line) == this).map(|at| at + 1);
-            return first.filter(|line| *line < self.line(offset));
-        }
-        let named = self.names.iter().filter(|(other, at)| other == name && *at < offset);
-        named.map(|(_, at)| *at).max().map(|at| self.line(at))
+    /// Where a value stands, or else the table that would hold it.
+    fn offset(&self, path: &str) -> usize {
+        let holder = || path.rfind(['.', '[']).map_or(0, |end| self.offset(&path[..end]));
+        self.offsets.get(path).copied().unwrap_or_else(holder)
     }
 
-    /// A fault of the value at this path; where it is not written, it is placed at the table that would hold it.
-    pub fn problem(&self, path: &str, message: impl Into<String>) -> Problem {
-        let mut holder = path;
-        let offset = loop {
-            if let Some(&offset) = self.offsets.get(holder) {
-                break offset;
-            }
-            match holder.rfind(['.', '[']) {
-                Some(end) => holder = &holder[..end],
-                None => break 0,
-            }
-        };
-        self.problem_at(path.to_owned(), offset, message.into())
+    /// A fault at this byte of the text, or where the setting stands.
+    pub fn problem(&self, path: &str, offset: Option<usize>, message: &str) -> Problem {
+        let before = self.text.get(..offset.unwrap_or_else(|| self.offset(path))).unwrap_or(&self.text);
+        let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+        let line = before.matches('\n').count() + 1;
+        Problem { path: path.to_owned(), line, column, message: message.to_owned() }
     }
-
-    /// A fault at this byte of the text.
-    pub fn problem_at(&self, path: String, offset: usize, message: String) -> Problem {
-        let before = self.text.get(line_start(&self.text, offset)..offset).unwrap_or_default();
-        let column = before.chars().count() + 1;
-        Problem { path, line: self.line(offset), column, message }
-    }
-
-    fn line(&self, offset: usize) -> usize {
-        self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
-    }
-}
-
-/// Where the line begins that holds this byte.
-pub(super) fn line_start(text: &str, offset: usize) -> usize {
-    text.bytes().take(offset).rposition(|byte| byte == b'\n').map_or(0, |newline| newline + 1)
 }
 
 /// The path of a name in the table of a path.

@@ -1,7 +1,10 @@
 //! Where Redis is (contract section 3, `[cluster] redis`): one server, a Unix socket, Sentinels or a Redis Cluster.
 
-use std::fmt;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
+use std::str::FromStr;
+use std::{fmt, slice};
 
 use percent_encoding::percent_decode_str;
 
@@ -20,6 +23,8 @@ pub struct RedisAt {
     pub user: Option<String>,
     pub password: Option<String>,
     pub database: i64,
+    /// Its URL without user and password.
+    shown: String,
 }
 
 /// How the server is found.
@@ -58,64 +63,50 @@ impl RedisAt {
     fn read(url: &str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let mut parameters = Vec::new();
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let pairs = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
             let (name, value) = pair.split_once('=')?;
-            parameters.push((name, unescaped(value)?));
-        }
-        let mut take = |name| {
-            let at = parameters.iter().position(|(found, _)| *found == name)?;
-            Some(parameters.swap_remove(at).1)
+            Some((name, unescaped(value)?))
+        });
+        let mut parameters: HashMap<&str, String> = pairs.collect::<Option<_>>()?;
+        let (tls, kind) = match scheme.strip_prefix("rediss") {
+            Some(kind) => (true, kind),
+            None => (false, scheme.strip_prefix("redis").unwrap_or(scheme)),
         };
-        let at = match scheme {
-            "unix" => {
-                let path = rest.starts_with('/').then(|| PathBuf::from(rest))?;
-                let database = take("db").map_or(Some(0), |db| database(&db))?;
-                let (user, password) = (take("user"), take("pass"));
-                RedisAt { servers: RedisServers::Unix(path), tls: false, user, password, database }
+        if kind == "unix" && !tls && rest.starts_with('/') {
+            let database = number(parameters.remove("db").as_deref().unwrap_or("0"))?;
+            let [user, password] = ["user", "pass"].map(|name| parameters.remove(name));
+            let (servers, shown) = (RedisServers::Unix(rest.into()), format!("unix://{rest}?db={database}"));
+            return parameters.is_empty().then_some(RedisAt { servers, tls, user, password, database, shown });
+        }
+        let (login, place) = rest.rsplit_once('@').unwrap_or(("", rest));
+        let (user, password) = login.split_once(':').unwrap_or(("", login));
+        let given = |text: &str| Some(unescaped(text)?).map(|text| Some(text).filter(|text| !text.is_empty()));
+        let (hosts, path) = place.split_once('/').unwrap_or((place, ""));
+        let database = if path.is_empty() { 0 } else { number(path)? };
+        let list = |port| hosts.split(',').map(|host| HostPort::read(host, port)).collect::<Option<Vec<_>>>();
+        let servers = match kind {
+            "" => RedisServers::One(HostPort::read(hosts, REDIS_PORT)?),
+            "-sentinel" => {
+                let master = parameters.remove("master").filter(|master| !master.is_empty())?;
+                RedisServers::Sentinels { sentinels: list(SENTINEL_PORT)?, master }
             }
-            "redis" | "rediss" | "redis-sentinel" | "rediss-sentinel" | "redis-cluster" | "rediss-cluster" => {
-                let (login, place) = rest.rsplit_once('@').map_or((None, rest), |(login, rest)| (Some(login), rest));
-                let (hosts, path) = place.split_once('/').unwrap_or((place, ""));
-                let database = if path.is_empty() { 0 } else { database(path)? };
-                let (user, password) = match login.map(|login| login.split_once(':').unwrap_or(("", login))) {
-                    None => (None, None),
-                    Some((user, password)) => (Some(unescaped(user)?), Some(unescaped(password)?)),
-                };
-                let user = user.filter(|user| !user.is_empty());
-                let is_sentinel = scheme.ends_with("-sentinel");
-                let port = if is_sentinel { SENTINEL_PORT } else { REDIS_PORT };
-                let hosts: Option<Vec<HostPort>> = hosts.split(',').map(|host| HostPort::read(host, port)).collect();
-                let hosts = hosts?;
-                let servers = match (is_sentinel, scheme.ends_with("-cluster"), hosts.as_slice()) {
-                    (true, _, _) => {
-                        let master = take("master").filter(|master| !master.is_empty())?;
-                        RedisServers::Sentinels { sentinels: hosts, master }
-                    }
-                    (false, true, _) if database == 0 => RedisServers::Cluster(hosts),
-                    (false, false, [one]) => RedisServers::One(one.clone()),
-                    (false, _, _) => return None,
-                };
-                RedisAt { servers, tls: scheme.starts_with("rediss"), user, password, database }
-            }
+            "-cluster" if database == 0 => RedisServers::Cluster(list(REDIS_PORT)?),
             _ => return None,
         };
-        parameters.is_empty().then_some(at)
+        let (user, password) = (given(user)?, given(password)?);
+        let shown = format!("{scheme}://{place}{}{query}", if query.is_empty() { "" } else { "?" });
+        parameters.is_empty().then_some(RedisAt { servers, tls, user, password, database, shown })
     }
 
     /// Whether what is sent can be read on the way to another host.
     pub fn is_plain_remote(&self) -> bool {
-        let is_here = |at: &HostPort| {
-            at.host == "localhost" || at.host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+        let hosts = match &self.servers {
+            RedisServers::Unix(_) => &[],
+            RedisServers::One(at) => slice::from_ref(at),
+            RedisServers::Sentinels { sentinels: list, .. } | RedisServers::Cluster(list) => list.as_slice(),
         };
-        !self.tls
-            && match &self.servers {
-                RedisServers::Unix(_) => false,
-                RedisServers::One(at) => !is_here(at),
-                RedisServers::Sentinels { sentinels: list, .. } | RedisServers::Cluster(list) => {
-                    !list.iter().all(is_here)
-                }
-            }
+        let is_loopback = |host: &str| host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+        !self.tls && hosts.iter().any(|HostPort { host, .. }| host != "localhost" && !is_loopback(host))
     }
 }
 
@@ -124,26 +115,22 @@ impl HostPort {
     pub(super) fn read(text: &str, port: u16) -> Option<Self> {
         let (host, port) = match text.rsplit_once(':') {
             // A colon inside brackets is the address's own.
-            Some((host, port)) if !port.ends_with(']') => (host, decimal(port)?),
+            Some((host, port)) if !port.ends_with(']') => (host, number(port).filter(|port| *port > 0)?),
             _ => (text, port),
         };
         let is_name = |host: &str| host.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
         let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
         let is_host = match address {
-            Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+            Some(address) => address.parse::<Ipv6Addr>().is_ok(),
             None => (1..=MAX_HOST_NAME).contains(&host.len()) && is_name(host),
         };
         is_host.then(|| HostPort { host: address.unwrap_or(host).to_owned(), port })
     }
 }
 
-/// A port from 1 on.
-fn decimal(text: &str) -> Option<u16> {
-    text.parse().ok().filter(|port| *port > 0 && text.bytes().all(|b| b.is_ascii_digit()))
-}
-
-fn database(text: &str) -> Option<i64> {
-    text.parse::<u32>().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit())).map(i64::from)
+/// A number without a sign.
+fn number<N: FromStr>(text: &str) -> Option<N> {
+    text.parse().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()))
 }
 
 fn unescaped(text: &str) -> Option<String> {
@@ -158,26 +145,15 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// The URL without its user and password.
 impl fmt::Display for RedisAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let s = if self.tls { "s" } else { "" };
-        let database = self.database;
-        let list = |list: &[HostPort]| list.iter().map(HostPort::to_string).collect::<Vec<_>>().join(",");
-        match &self.servers {
-            RedisServers::One(at) => write!(f, "redis{s}://{at}/{database}"),
-            RedisServers::Unix(path) => write!(f, "unix://{}?db={database}", path.display()),
-            RedisServers::Sentinels { sentinels, master } => {
-                write!(f, "redis{s}-sentinel://{}/{database}?master={master}", list(sentinels))
-            }
-            RedisServers::Cluster(nodes) => write!(f, "redis{s}-cluster://{}", list(nodes)),
-        }
+        f.write_str(&self.shown)
     }
 }
 
 impl fmt::Debug for RedisAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        f.write_str(&self.shown)
     }
 }
 
@@ -188,12 +164,12 @@ mod tests {
     #[test]
     fn each_form_of_url_is_read_and_shown_without_its_password() {
         for (url, shown) in [
-            ("redis://127.0.0.1", "redis://127.0.0.1:6379/0"),
+            ("redis://127.0.0.1", "redis://127.0.0.1"),
             ("rediss://me:hunter%402@cache.example:7000/3", "rediss://cache.example:7000/3"),
-            ("redis://:hunter2@[::1]", "redis://[::1]:6379/0"),
+            ("redis://:hunter2@[::1]", "redis://[::1]"),
             ("unix:///run/redis.sock?db=2&pass=hunter2", "unix:///run/redis.sock?db=2"),
-            ("redis-sentinel://a,b:1/?master=m", "redis-sentinel://a:26379,b:1/0?master=m"),
-            ("redis-cluster://a,b:7001", "redis-cluster://a:6379,b:7001"),
+            ("redis-sentinel://a,b:1/?master=m", "redis-sentinel://a,b:1/?master=m"),
+            ("redis-cluster://a,b:7001", "redis-cluster://a,b:7001"),
         ] {
             let at = RedisAt::parse(url).unwrap();
             assert_eq!((at.to_string(), format!("{at:?}")), (shown.to_owned(), shown.to_owned()));

@@ -1,10 +1,9 @@
 //! Which settings of a new configuration take effect while running, and which after a restart (contract section 3, the
 //! last paragraph). Pure: it reads no file and changes nothing.
 
-use std::mem::{discriminant, replace};
-use std::sync::Arc;
+use std::mem::discriminant;
 
-use super::{Admin, Config, Keys, Limits, Tier};
+use super::{Config, Keys};
 
 /// A configuration that can replace the one in force without a restart.
 #[derive(Debug)]
@@ -13,7 +12,7 @@ pub struct Reloaded {
     pub config: Config,
     /// The sections that differ from those in force.
     pub changed: Vec<&'static str>,
-    /// The names of the settings that take effect after a restart.
+    /// The names of the settings and sections that take effect after a restart.
     pub after_restart: Vec<String>,
 }
 
@@ -21,37 +20,31 @@ impl Config {
     /// What replaces this configuration when `next` is loaded. `has_store`: whether the server has opened a store.
     pub fn reloaded(&self, mut next: Config, has_store: bool) -> Reloaded {
         let mut kept = Kept(Vec::new());
-        let (server, log) = (&mut next.server, &mut next.log);
-        kept.keep("server.listen", &self.server.listen, &mut server.listen);
-        kept.keep("server.handover", &self.server.handover, &mut server.handover);
-        kept.keep("server.threads", &self.server.threads, &mut server.threads);
-        kept.keep("server.max_connections", &self.server.max_connections, &mut server.max_connections);
-        let (running, per_address) =
-            (&self.server.max_connections_per_address, &mut server.max_connections_per_address);
-        kept.keep("server.max_connections_per_address", running, per_address);
-        if self.server.tls.is_some() != server.tls.is_some() {
-            kept.keep("server.tls", &self.server.tls, &mut server.tls);
+        let (own, server) = (&self.server, &mut next.server);
+        kept.keep("server.listen", &own.listen, &mut server.listen);
+        kept.keep("server.handover", &own.handover, &mut server.handover);
+        kept.keep("server.threads", &own.threads, &mut server.threads);
+        kept.keep("server.max_connections", &own.max_connections, &mut server.max_connections);
+        let per_address = &mut server.max_connections_per_address;
+        kept.keep("server.max_connections_per_address", &own.max_connections_per_address, per_address);
+        if own.tls.is_some() != server.tls.is_some() {
+            kept.keep("server.tls", &own.tls, &mut server.tls);
         }
         kept.keep("origin.store", &self.origin.store, &mut next.origin.store);
         if discriminant(&self.origin.kind) != discriminant(&next.origin.kind) {
             kept.keep("origin.kind", &self.origin.kind, &mut next.origin.kind);
         }
-        if !self.keys.may_become(&next.keys, has_store) {
+        // Keys learned from the origin would be lost, and a store is opened only at the start.
+        let is_learned = |keys: &Keys| matches!(keys, Keys::Origin { .. });
+        if is_learned(&self.keys) != is_learned(&next.keys) || (next.keys == Keys::Store && !has_store) {
             kept.keep("keys.source", &self.keys, &mut next.keys);
         }
-        if !has_store {
-            kept.remove_daily(&mut next.limits);
+        if next.limits.counts_days() && !has_store {
+            kept.keep("limits", &self.limits, &mut next.limits);
         }
         kept.keep("cache.max_size", &self.cache.max_size, &mut next.cache.max_size);
-        kept.keep_admin(&self.admin, &mut next.admin);
-        kept.keep("log.level", &self.log.level, &mut log.level);
-        kept.keep("log.format", &self.log.format, &mut log.format);
-        kept.keep("log.access", &self.log.access, &mut log.access);
-        kept.keep("log.decisions", &self.log.decisions, &mut log.decisions);
-        kept.keep("log.decisions_max_size", &self.log.decisions_max_size, &mut log.decisions_max_size);
-        kept.keep("log.audit", &self.log.audit, &mut log.audit);
-        kept.keep("log.otlp", &self.log.otlp, &mut log.otlp);
-        kept.keep("log.otlp_sample", &self.log.otlp_sample, &mut log.otlp_sample);
+        kept.keep("admin", &self.admin, &mut next.admin);
+        kept.keep("log", &self.log, &mut next.log);
         kept.keep("cluster", &self.cluster, &mut next.cluster);
         // `keep` gave `admin`, `log` and `cluster` their values in force, and a hash is no value.
         let Config { server, answers, origin, keys, limits, cache, admin: _, log: _, cluster: _, hash: _ } = self;
@@ -68,20 +61,6 @@ impl Config {
     }
 }
 
-impl Keys {
-    /// Whether `next` can replace this source of keys while running. Keys learned from the origin would be lost, and a
-    /// store is opened only at the start.
-    fn may_become(&self, next: &Keys, has_store: bool) -> bool {
-        match (self, next) {
-            (Keys::Origin { .. }, Keys::Origin { .. }) | (Keys::Store | Keys::File(_), Keys::File(_)) => true,
-            (Keys::Store | Keys::File(_), Keys::Store) => has_store,
-            (Keys::Origin { .. }, Keys::Store | Keys::File(_)) | (Keys::Store | Keys::File(_), Keys::Origin { .. }) => {
-                false
-            }
-        }
-    }
-}
-
 /// The names of the settings that keep the value in force.
 struct Kept(Vec<String>);
 
@@ -90,36 +69,6 @@ impl Kept {
         if running != next {
             next.clone_from(running);
             self.0.push(name.to_owned());
-        }
-    }
-
-    /// The admin listener and its tokens are set up at the start. A token in a file has the same name in both.
-    fn keep_admin(&mut self, running: &Admin, next: &mut Admin) {
-        match (&running.listener, &mut next.listener) {
-            (Some(running), Some(next)) => {
-                self.keep("admin.listen", &running.address, &mut next.address);
-                self.keep("admin.hosts", &running.hosts, &mut next.hosts);
-                self.keep("admin.token", &running.token, &mut next.token);
-                self.keep("admin.read_token", &running.read_token, &mut next.read_token);
-                self.keep("admin.bot_token", &running.bot_token, &mut next.bot_token);
-                self.keep("admin.tls", &running.tls, &mut next.tls);
-            }
-            (running, next) => self.keep("admin.listen", running, next),
-        }
-    }
-
-    /// Removes the `daily` limits, which need a store.
-    fn remove_daily(&mut self, limits: &mut Limits) {
-        for tier in &mut limits.tiers {
-            if tier.daily.is_none() {
-                continue;
-            }
-            self.0.push(format!("limits.tiers.{}.daily", tier.name));
-            let without = Arc::new(Tier { daily: None, ..(**tier).clone() });
-            let with = replace(tier, without.clone());
-            if Arc::ptr_eq(&limits.default_tier, &with) {
-                limits.default_tier = without;
-            }
         }
     }
 }

@@ -8,45 +8,40 @@ use toml::{Table, Value};
 use super::cluster::{Cluster, WhenAway};
 use super::file::{ConfigFile, ConfigHash};
 use super::secret::HIDDEN;
-use super::{Config, DEFAULT_FILE, Keys, Limits, Loaded, OriginKind, Rate};
+use super::{Config, DEFAULT_FILE, Limits, Loaded, OriginKind, Rate};
 use crate::model::Limit;
 
 const MINUTE_NS: u64 = 60_000_000_000;
 const DAY_NS: u64 = 24 * 60 * MINUTE_NS;
 
-/// The values in force by their names in the file: with the defaults and whole paths, and without secrets and settings
-/// that have no effect.
+/// The values in force by their names in the file: with the defaults and whole paths, and without secrets and sections that
+/// have no effect.
 pub(super) fn in_force(file: &ConfigFile, config: &Config) -> Table {
     let Ok(mut values) = Table::try_from(file) else { return Table::new() };
-    // Hidden as a secret, since it may have a password: a path has none, and a URL is shown without it.
-    put(&mut values, "origin", "store", config.origin.store.to_string());
-    for (_, tier) in
-        values.get_mut("limits").and_then(|limits| limits.get_mut("tiers")?.as_table_mut()).into_iter().flatten()
-    {
-        tier.as_table_mut().filter(|tier| !tier.contains_key("write_rate")).map(|tier| tier.remove("write_burst"));
-    }
-    match &config.cluster {
-        None => drop(values.remove("cluster")),
-        Some(cluster) => {
-            put(&mut values, "cluster", "redis", cluster.redis.to_string());
-            put(&mut values, "cluster", "node", cluster.node.clone());
-            leave_out(&mut values, "cluster", |name| name == "replicas" && cluster.replicas.is_none());
-        }
-    }
-    if let Some(admin) = values.get_mut("admin").and_then(Value::as_table_mut) {
-        // A token in the file itself is not shown.
-        let is_on = config.admin.listener.is_some();
-        admin.retain(|name, value| name == "listen" || (is_on && value.as_str() != Some(HIDDEN)));
-    }
-    if config.origin.kind == OriginKind::Builtin {
-        leave_out(&mut values, "origin", |name| !["kind", "store"].contains(&name));
-    }
-    let of_keys: &[&str] = match config.keys {
-        Keys::Store => &["source"],
-        Keys::File(_) => &["source", "file"],
-        Keys::Origin { .. } => &["source", "accepted_for", "refused_for"],
+    let mut put = |section: &str, name: &str, value: String| {
+        values
+            .get_mut(section)
+            .and_then(Value::as_table_mut)
+            .map(|section| section.insert(name.to_owned(), value.into()))
     };
-    leave_out(&mut values, "keys", |name| !of_keys.contains(&name));
+    // Hidden as a secret, since it may have a password: a path has none, and a URL is shown without it.
+    put("origin", "store", config.origin.store.to_string());
+    if let Some(cluster) = &config.cluster {
+        put("cluster", "redis", cluster.redis.to_string());
+        put("cluster", "node", cluster.node.clone());
+    }
+    let has_redis = config.cluster.is_some();
+    let is_http = config.origin.kind != OriginKind::Builtin;
+    values.retain(|name, _| has_redis || name != "cluster");
+    for (section, values) in &mut values {
+        let Value::Table(values) = values else { continue };
+        // A token in the file itself is not shown.
+        values.retain(|name, value| match &**section {
+            "admin" => value.as_str() != Some(HIDDEN),
+            "origin" => is_http || name == "kind" || name == "store",
+            _ => true,
+        });
+    }
     values
 }
 
@@ -57,16 +52,6 @@ pub(super) fn hash(values: &Table) -> ConfigHash {
     ConfigHash::of(&toml::to_string(&shared).unwrap_or_default()) // a table of TOML can be written as TOML
 }
 
-fn put(values: &mut Table, section: &str, name: &str, value: String) {
-    values.get_mut(section).and_then(Value::as_table_mut).map(|section| section.insert(name.to_owned(), value.into()));
-}
-
-fn leave_out(values: &mut Table, section: &str, is_hidden: impl Fn(&str) -> bool) {
-    if let Some(section) = values.get_mut(section).and_then(Value::as_table_mut) {
-        section.retain(|name, _| !is_hidden(name));
-    }
-}
-
 /// The config in force, as `guildgate check` prints it (contract section 2): several lines, the last one ended.
 pub fn report(loaded: &Loaded) -> String {
     let mut page = match &loaded.path {
@@ -75,22 +60,12 @@ pub fn report(loaded: &Loaded) -> String {
     };
     page += &loaded.toml();
     page += &in_words(&loaded.config.limits, loaded.config.cluster.as_ref());
-    if loaded.config.cluster.as_ref().is_some_and(|cluster| cluster.replicas.is_some()) {
-        page += WRITES_IN_WORDS;
-    }
     if !loaded.warnings.is_empty() {
         page += "\nWarnings:\n";
         page.extend(loaded.warnings.iter().map(|warning| format!("  {warning}\n")));
     }
     page
 }
-
-/// What `[cluster] redis` means for writes before an HTTP origin.
-const WRITES_IN_WORDS: &str = "
-Writes in words:
-  setPoints                   is answered once Redis has the notice for all other nodes, else with 22
-  while Redis is away         every setPoints is refused with 21, and every read goes to the origin
-";
 
 /// The limits as a key and an address meet them.
 fn in_words(limits: &Limits, cluster: Option<&Cluster>) -> String {
@@ -109,7 +84,8 @@ fn in_words(limits: &Limits, cluster: Option<&Cluster>) -> String {
             row(&format!("  {}, in addition", limit.name()), &words);
         }
         if let Some(cluster) = cluster {
-            row("  over all nodes", &over_all_nodes(&tier.main));
+            let (burst, each) = (tier.main.burst, tier.main.per_second());
+            row("  over all nodes", &format!("at most {burst} + {each}/s * T in any time T"));
             row("  while Redis is away", &while_away(&tier.main, cluster));
         }
         if let Some(candidate) = &tier.candidate {
@@ -122,26 +98,12 @@ fn in_words(limits: &Limits, cluster: Option<&Cluster>) -> String {
     page
 }
 
-/// What all nodes together let through, as the contract's guarantee 6 says it.
-fn over_all_nodes(rate: &Rate) -> String {
-    let (burst, each) = (rate.burst, rate.per_second());
-    format!(
-        "at most {burst} + {each}/s * T in any time T; {each}/s * D more if a fail-over loses the last D of Redis or its \
-         clock jumps ahead by D"
-    )
-}
-
 /// What limits a key on each node while Redis is away.
 fn while_away(rate: &Rate, cluster: &Cluster) -> String {
-    let Cluster { when_away, nodes, .. } = cluster;
-    let (burst, each) = (rate.burst.get(), rate.per_second());
-    match when_away {
-        WhenAway::Share if burst < *nodes => {
-            format!("nothing: a burst of {burst} cannot be divided by {nodes} nodes")
-        }
+    let (burst, each, nodes) = (rate.burst.get(), rate.per_second(), cluster.nodes);
+    match cluster.when_away {
         WhenAway::Share => {
-            let share = burst / nodes;
-            format!("burst {share} at {each}/s / {nodes} on each node, or less if more nodes were seen")
+            format!("burst {} at {each}/s / {nodes} on each node, or less if more nodes were seen", burst / nodes)
         }
         WhenAway::Local => format!("burst {burst} at {each}/s on each node"),
         WhenAway::Refuse => "nothing: every request is refused with 21".to_owned(),

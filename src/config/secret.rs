@@ -5,7 +5,6 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
@@ -48,19 +47,16 @@ impl Secret {
             Source::Written(&self.0)
         }
     }
-}
 
-impl FromStr for Secret {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let secret = Secret::new(text);
-        match secret.source() {
-            Source::Env(name) if name.is_empty() || name.contains(['=', '\0']) => {
-                Err("the name of an environment variable must follow `env:`".to_owned())
-            }
-            Source::File("") => Err("a path must follow `file:`".to_owned()),
-            _ => Ok(secret),
+    /// Its value, wherever it is; `env` looks up an environment variable.
+    ///
+    /// # Errors
+    /// Why it cannot be used, without any of it.
+    pub fn value(&self, env: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
+        match self.source() {
+            Source::Written(text) => clean("its value", text),
+            Source::File(path) => read_file(Path::new(path)),
+            Source::Env(name) => of_variable(name, env(name)),
         }
     }
 }

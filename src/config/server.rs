@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::thread;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::file::section;
-use super::leaf::{HumanDuration, HumanSize, Timeout, off, shown, text_type};
+use super::leaf::{HumanDuration, HumanSize, Timeout, shown, text_type};
 use super::problem::Faults;
 use crate::wire::Operation;
 
@@ -32,9 +32,6 @@ const MIN_HEADER: u64 = 1 << 10;
 /// Largest header limit. Each connection may use that much memory.
 const MAX_HEADER: u64 = 1 << 20;
 
-/// Longest path of a Unix socket: the kernel's address has 108 bytes, and the last one is zero.
-const MAX_SOCKET_PATH: usize = 107;
-
 /// The suffix of the name under which `server.handover` is made before it is renamed.
 pub const HANDOVER_SUFFIX: &str = ".new";
 
@@ -42,6 +39,7 @@ section! {
     /// `[server]`
     pub struct Server {
         /// TCP addresses as "IP:PORT", or "unix:/run/guildgate.sock".
+        #[schemars(extend("uniqueItems" = true))]
         pub listen: Vec<Listen> = vec![Listen::Tcp(([127, 0, 0, 1], 8080).into())],
         /// The path before the operation's name, such as "/v1".
         pub base_path: String = String::new(),
@@ -73,8 +71,7 @@ section! {
         #[serde(with = "HumanDuration")]
         pub drain_delay: Duration = Duration::ZERO,
         /// A Unix socket over which the next `guildgate serve` takes the listeners over; "": off.
-        #[serde(with = "off")]
-        #[schemars(with = "String", extend("format" = "path or off"))]
+        #[schemars(extend("format" = "socket or off", "default" = ""))]
         pub handover: Option<PathBuf> = None,
         /// The largest body of a request.
         #[serde(with = "HumanSize")]
@@ -110,49 +107,22 @@ impl Server {
         }
         faults.size("server.max_body", self.max_body as u64, 1..=MAX_BODY);
         faults.size("server.max_header", self.max_header as u64, MIN_HEADER..=MAX_HEADER);
-        self.check_listen(faults);
-        if !self.base_path.is_empty() && (!self.base_path.starts_with('/') || self.base_path.ends_with('/')) {
-            faults.add("server.base_path", "must be empty, or begin with `/` and not end in `/`, such as \"/v1\"");
-        }
-        check_url_path(faults, "server.base_path", &self.base_path);
-        let health = "server.health_path";
-        if !self.health_path.is_empty() && !self.health_path.starts_with('/') {
-            faults.add(health, "must be empty or begin with `/`, such as \"/healthz\"");
-        }
-        check_url_path(faults, health, &self.health_path);
-        // The health path is compared first.
-        let operation = self.health_path.strip_prefix(&self.base_path).and_then(|rest| rest.strip_prefix('/'));
-        if operation.is_some_and(|name| Operation::ALL.iter().any(|o| o.name() == name)) {
-            faults.add(health, "is the path of an operation");
-        }
-        if self.health_path.is_empty() && !self.drain_delay.is_zero() {
-            faults.warn("server.drain_delay", "has no use without `server.health_path`, where it is seen");
-        }
-    }
-
-    fn check_listen(&self, faults: &mut Faults<'_>) {
         if self.listen.is_empty() {
             faults.add("server.listen", "needs an address, such as \"127.0.0.1:8080\"");
-        }
-        let paths = faults.elements("server.listen", self.listen.len());
-        for (i, (listen, path)) in self.listen.iter().zip(&paths).enumerate() {
-            // Port 0 asks for any free port: twice is two of them.
-            let any_port = matches!(&listen, Listen::Tcp(address) if address.port() == 0);
-            if !any_port && self.listen[..i].contains(listen) {
-                faults.add(path, format!("{} is listed twice", shown(&listen.to_string())));
-            }
-            if let Listen::Unix(socket) = listen {
-                check_socket(faults, path, socket, MAX_SOCKET_PATH);
-            }
         }
         if !self.listen.is_empty() && self.tls.is_some() && self.listen.iter().all(|l| matches!(l, Listen::Unix(_))) {
             faults.add("server.tls", "needs a TCP address in `server.listen`; Unix sockets have no TLS");
         }
-        if let Some(socket) = &self.handover {
-            check_socket(faults, "server.handover", socket, MAX_SOCKET_PATH - HANDOVER_SUFFIX.len());
-            if self.listen.contains(&Listen::Unix(socket.clone())) {
-                faults.add("server.handover", "must not be a socket of `server.listen`");
-            }
+        url_path(&self.base_path).unwrap_or_else(|why| faults.add("server.base_path", why));
+        if self.base_path.ends_with('/') {
+            faults.add("server.base_path", "must not end in `/`; write it as \"/v1\"");
+        }
+        let health = "server.health_path";
+        url_path(&self.health_path).unwrap_or_else(|why| faults.add(health, why));
+        // The health path is compared first.
+        let operation = self.health_path.strip_prefix(&self.base_path).and_then(|rest| rest.strip_prefix('/'));
+        if operation.is_some_and(|name| Operation::ALL.iter().any(|o| o.name() == name)) {
+            faults.add(health, "is the path of an operation");
         }
     }
 
@@ -162,22 +132,19 @@ impl Server {
     }
 }
 
-fn check_socket(faults: &mut Faults<'_>, path: &str, socket: &Path, most: usize) {
-    if socket.as_os_str().len() > most {
-        faults.add(path, format!("must be at most {most} bytes long, folder included"));
+/// Refuses what no caller and no upstream can be sent as a path; an empty one is none. Paths are compared byte for byte.
+pub(super) fn url_path(text: &str) -> Result<(), String> {
+    if !text.is_empty() && !text.starts_with('/') {
+        return Err("must begin with `/`, such as \"/v1\"".to_owned());
     }
-}
-
-/// Paths are compared byte for byte, so one that no caller can send would never match.
-pub(super) fn check_url_path(faults: &mut Faults<'_>, path: &str, text: &str) {
-    if let Some(bad) = text.chars().find(|c| !c.is_ascii_graphic() || matches!(c, '?' | '#')) {
-        faults.add(path, format!("must not contain {}; write it percent-encoded", shown(&bad.to_string())));
+    match text.chars().find(|c| !c.is_ascii_graphic() || "?#<>`".contains(*c)) {
+        Some(bad) => Err(format!("must not contain {}; write it percent-encoded", shown(&bad.to_string()))),
+        None => Ok(()),
     }
 }
 
 /// An address to listen on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     Tcp(SocketAddr),
     Unix(PathBuf),

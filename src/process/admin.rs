@@ -36,7 +36,7 @@ impl AdminStartup {
             ConfigInForce { loaded: Arc::new(loaded.clone()), after_restart: Vec::new() },
             Clock::system().unix(),
         );
-        let Some(listener) = &loaded.config.admin.listener else { return Ok(AdminStartup { listener: None, state }) };
+        let Some(listener) = loaded.config.admin.listener() else { return Ok(AdminStartup { listener: None, state }) };
         let (address, is_tls) = (Listen::Tcp(listener.address), certificate.is_some());
         let socket = match Listener::bind(Audience::Admins, &address, false, is_tls, inherited) {
             Ok(socket) => socket,

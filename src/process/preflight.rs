@@ -12,10 +12,8 @@ use rustix::fs::{Access as Permission, access};
 
 use super::ProcessError;
 use crate::admin::{ReloadFault, Tokens};
-use crate::config::{
-    Access, AdminListener, Config, Keys, Listen, Loaded, OriginKind, PemFile, PostgresTls, SettingFault, StoreAt,
-    TokenSource,
-};
+use crate::config::secret::Source;
+use crate::config::{Access, Config, Keys, Listen, Loaded, OriginKind, PemFile, PostgresTls, SettingFault, StoreAt};
 use crate::files::folder_of;
 use crate::keys::{KeyFileError, ListedKey, read_key_file};
 use crate::origin;
@@ -40,7 +38,7 @@ impl Inputs {
     pub fn warnings(&self, config: &Config) -> Vec<String> {
         let certificates = [&self.certificate, &self.admin_certificate].into_iter().flatten();
         let mut warnings: Vec<String> = certificates.flat_map(|certificate| certificate.warnings.clone()).collect();
-        warnings.extend(config.admin.listener.iter().flat_map(Tokens::warnings));
+        warnings.extend(config.admin.listener().into_iter().flat_map(Tokens::warnings));
         if let (Keys::File(path), Some([])) = (&config.keys, self.keys.as_deref()) {
             warnings.push(format!("{}: the key file holds no key, so every request is refused", path.display()));
         }
@@ -68,7 +66,7 @@ impl Inputs {
             inputs.certificate = Certificate::load("server.tls", files).map_err(|fault| faults.push(fault)).ok();
         }
         // The admin listener is set up at the start only.
-        if let (Some(listener), None) = (&config.admin.listener, running) {
+        if let (Some(listener), None) = (config.admin.listener(), running) {
             faults.extend(Tokens::faults(listener));
             let certificate = listener.tls.as_ref().map(|files| Certificate::load("admin.tls", files)).transpose();
             inputs.admin_certificate = certificate.map_err(|fault| faults.push(fault)).ok().flatten();
@@ -116,7 +114,7 @@ pub fn check(loaded: &Loaded) -> Result<Inputs, ProcessError> {
 }
 
 fn tcp_addresses(config: &Config) -> impl Iterator<Item = (String, SocketAddr)> {
-    let admin = config.admin.listener.iter().map(|listener| ("admin.listen".to_owned(), listener.address));
+    let admin = config.admin.listener().into_iter().map(|listener| ("admin.listen".to_owned(), listener.address));
     let server = config.server.listen.iter().enumerate().filter_map(|(i, listen)| match listen {
         Listen::Tcp(address) => Some((format!("server.listen[{i}]"), *address)),
         Listen::Unix(_) => None,
@@ -153,10 +151,10 @@ fn faults_of_outputs(config: &Config) -> Vec<SettingFault> {
     if let Some(path) = &config.log.audit {
         check("log.audit", path, not_writable);
     }
-    if let Some(AdminListener { token: TokenSource::File(path), .. }) = &config.admin.listener
-        && !path.exists()
+    if let Some(Source::File(path)) = config.admin.listener().map(|listener| listener.token.source())
+        && !Path::new(path).exists()
     {
-        check("admin.token", path, not_writable);
+        check("admin.token", Path::new(path), not_writable);
     }
     faults
 }

@@ -20,9 +20,6 @@ use crate::store::{StoreError, refusals};
 #[serde(try_from = "String")]
 pub struct NoteId(pub i64);
 
-/// The id of a note that its caller chooses.
-pub type ChosenId = NoteId;
-
 /// The stars of a review.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(try_from = "Whole")]

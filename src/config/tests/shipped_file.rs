@@ -5,7 +5,8 @@ use super::*;
 #[test]
 fn the_shipped_file_says_the_defaults() {
     let shipped = loaded(include_str!("../../../gateway.toml")).unwrap();
-    assert_eq!(shipped, loaded("").unwrap());
+    assert_eq!(shipped.config, config(""));
+    assert_eq!(shipped.warnings, []);
 }
 
 #[test]
@@ -64,25 +65,7 @@ fn every_commented_name_is_accepted() {
         "read_token",
         "bot_token",
     ];
-    let text = uncommented(&accepted);
-    assert_eq!(
-        warnings(&text),
-        [
-            "origin.host",
-            "origin.connect_timeout",
-            "origin.first_byte_timeout",
-            "origin.timeout",
-            "origin.max_in_flight",
-            "origin.queue_timeout",
-            "origin.retries",
-            "origin.health",
-            "keys.accepted_for",
-            "keys.refused_for",
-            "keys.file",
-            "cluster.node",
-            "cluster.timeout",
-        ]
-    );
+    assert_eq!(warnings(&uncommented(&accepted)), ["keys.file", "cluster"]);
     let cluster = ["redis", "node", "prefix", "when_away", "nodes"];
     assert_eq!(warnings(&uncommented(&cluster)), Vec::<String>::new());
     assert_eq!(warnings(&uncommented(&["redis"])), ["cluster.nodes"]);

@@ -23,7 +23,7 @@ use super::logs::Logs;
 use super::watch::{States, TICK, Watch, look};
 use crate::admin::{ProcessState, ReloadFault, ReloadOutcome, ReloadRequest};
 use crate::clock::AlignedTimer;
-use crate::config::{self, Config, Keys, OriginKind, Warning};
+use crate::config::{self, Config, Keys, OriginKind, SettingFault};
 use crate::edge::Tls;
 use crate::gateway::Gateway;
 use crate::store::Store;
@@ -107,7 +107,7 @@ pub(super) struct InForce {
     /// Whether it came from that file; otherwise it is the defaults.
     pub(super) has_file: bool,
     /// Its warnings, which were logged.
-    pub(super) warnings: Vec<Warning>,
+    pub(super) warnings: Vec<SettingFault>,
 }
 
 /// Reloads files that change, and all of them at a SIGHUP or for an admin.
