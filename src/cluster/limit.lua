@@ -3,8 +3,8 @@
 -- everything has come back, in microseconds; PERIOD is in nanoseconds, and MOST is the largest burst that was in force.
 -- ARGV: n, whether the day is given back, the number of the day (0: no limit), and the day and the count that the node
 -- knows; then for each rate its period and burst (0: no limit), and whether it counts these requests.
--- Answer: how many are let in, the day, its count, the time in seconds, 1 if something else stood there, and a list of
--- what each rate owes (nanoseconds).
+-- Answer: how many are let in, the day, its count, the time in seconds, and a list of what each rate
+-- owes (nanoseconds).
 local RATES_BEGIN, ARGUMENTS_OF_A_RATE = 5, 3
 local arg = {}
 for n = 1, #ARGV do arg[n] = tonumber(ARGV[n]) end
@@ -13,12 +13,8 @@ local fields = { 'day' }
 for at = 1, (#arg - RATES_BEGIN) / ARGUMENTS_OF_A_RATE do fields[at + 1] = 'rate' .. at end
 local clock = redis.call('TIME')
 local now, today = clock[1] * 1000000 + clock[2], math.floor(clock[1] / 86400)
-local garbage = 0
 local hash = redis.pcall('HMGET', KEYS[1], unpack(fields))
-if hash.err then
-  redis.call('DEL', KEYS[1])
-  hash, garbage = {}, 1
-end
+if hash.err then return redis.call('DEL', KEYS[1]) and hash end -- something else stood there
 local function numbers(text, count)
   local list = {}
   for word in string.gmatch(text or '', '%S+') do
@@ -26,7 +22,6 @@ local function numbers(text, count)
     if number and number >= 0 and number < 9e15 then list[#list + 1] = number end
   end
   if #list == count then return unpack(list) end
-  if text then garbage = 1 end
 end
 -- A rate as it is now; nil: there is none. Another rate than the stored one: what is available stays available, up to the new burst.
 local function rate(text, period, burst)
@@ -69,4 +64,4 @@ if count > 0 or resets then
 end
 redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.ceil(keep)))
 for at = 1, #fields - 1 do owed[at] = rates[at] and rates[at].owed or 0 end
-return { n, today, count, tonumber(clock[1]), garbage, owed }
+return { n, today, count, tonumber(clock[1]), owed }

@@ -14,12 +14,12 @@ use utoipa::ToSchema;
 
 use super::bus_redis::RedisStream;
 use super::freshness::MAX_AGE;
-use super::limits::{ScriptAnswer, SharedLimits, limit_script};
-use super::redis::{RedisConnection, RedisFault, ServerInfo, note_garbage};
-use crate::clock::{Clock, Tick};
+use super::limits::{NO_QUESTION, ScriptAnswer, SharedLimits, limit_script};
+use super::redis::{RedisConnection, RedisFault, ServerInfo};
+use crate::clock::Clock;
 use crate::config::{Cluster, ConfigHash};
 use crate::json::from_object;
-use crate::model::{Limit, rough};
+use crate::model::rough;
 
 /// How long a start tries to reach Redis.
 pub const START_TIMEOUT: Duration = Duration::from_secs(5);
@@ -33,13 +33,6 @@ const BEAT_WITHIN: Duration = Duration::from_secs(1);
 
 /// For how long a node counts after it was heard.
 const COUNTS_FOR: Duration = Duration::from_secs(10);
-
-/// A question about no key: one request at one a second.
-const PROBE: [u64; 5 + 3 * Limit::RATES.len()] = {
-    let mut arguments = [0; _];
-    (arguments[0], arguments[5], arguments[6], arguments[7]) = (1, 1_000_000_000, 1, 1);
-    arguments
-};
 
 /// What is the same at all nodes that serve: its name, what to give them, and its hash.
 const COMPARED: [(&str, &str, HashOf); 2] = [
@@ -108,15 +101,6 @@ pub struct ClusterStatus {
     pub warnings: Vec<String>,
 }
 
-/// What this node does, and what it read of all nodes.
-#[derive(Debug)]
-pub(super) struct NodeRecords {
-    /// `None`: it has ended.
-    pub(super) state: Option<NodeState>,
-    pub(super) list: Vec<Node>,
-    pub(super) read_at: Tick,
-}
-
 /// Asks Redis for the nodes, and tells nothing.
 ///
 /// # Errors
@@ -124,10 +108,10 @@ pub(super) struct NodeRecords {
 pub async fn status(config: &Cluster) -> Result<(ServerInfo, ClusterStatus), RedisFault> {
     let connection = RedisConnection::open(&config.redis).await?;
     let ask = async { Ok((connection.info().await?, tell(&connection, config, "", "").await?)) };
-    let (info, nodes) = in_time(ask).await?;
-    let mut all = warnings(&nodes);
-    all.extend(info.evicts.then(|| evicts_text(config)));
-    Ok((info, ClusterStatus { redis: config.redis.to_string(), nodes, warnings: all }))
+    let (info, nodes) = in_time(BEAT_WITHIN, ask).await?;
+    let mut warnings = warnings(&nodes);
+    warnings.extend(info.evicts.then(|| evicts_text(config)));
+    Ok((info, ClusterStatus { redis: config.redis.to_string(), nodes, warnings }))
 }
 
 /// Connects once, as a check does: whether the server can be used, what it says of itself, and how long it took to decide on
@@ -136,33 +120,34 @@ pub async fn status(config: &Cluster) -> Result<(ServerInfo, ClusterStatus), Red
 /// # Errors
 /// Why it cannot be used.
 pub async fn check(config: &Cluster) -> Result<(ServerInfo, Duration), RedisFault> {
-    let script = limit_script();
+    let (script, probe) = (limit_script(), format!("{}:probe", config.prefix));
     let connection = RedisConnection::open(&config.redis).await?;
     let ask = async {
         let info = connection.info().await?;
         // The rights, by what a node does.
         tell(&connection, config, "check", "{}").await?;
         tell(&connection, config, "check", "").await?;
-        let probe = probe(config);
-        let _: ScriptAnswer = connection.run_script(&script, &probe, &PROBE).await?; // it loads the script, too
-        let begin = Instant::now();
-        let _: ScriptAnswer = connection.run_script(&script, &probe, &PROBE).await?;
-        Ok((info, begin.elapsed()))
+        let mut took = Duration::ZERO;
+        for _ in 0..2 {
+            let begin = Instant::now();
+            let _: ScriptAnswer = connection.run_script(&script, &probe, &NO_QUESTION).await?; // it loads the script, too
+            took = begin.elapsed();
+        }
+        Ok((info, took))
     };
-    let checked = in_time(ask).await?;
+    let checked = in_time(BEAT_WITHIN, ask).await?;
     if let Some(stream) = RedisStream::of(config) {
         stream.check().await?;
     }
     Ok(checked)
 }
 
-async fn in_time<T>(ask: impl Future<Output = Result<T, RedisFault>>) -> Result<T, RedisFault> {
-    timeout(BEAT_WITHIN, ask).await.map_err(|_| RedisFault::late("a command", BEAT_WITHIN)).flatten()
-}
-
-/// What is no key's.
-fn probe(config: &Cluster) -> String {
-    format!("{}:probe", config.prefix)
+/// What is asked of Redis, within this time.
+pub(super) async fn in_time<T>(
+    limit: Duration,
+    ask: impl Future<Output = Result<T, RedisFault>>,
+) -> Result<T, RedisFault> {
+    timeout(limit, ask).await.map_err(|_| RedisFault::late("a command", limit)).flatten()
 }
 
 /// Puts the record of a node into Redis (empty: it has ended), and reads what all nodes have told, in order of name.
@@ -173,11 +158,7 @@ async fn tell(
     record: &str,
 ) -> Result<Vec<Node>, RedisFault> {
     let (script, key) = (Script::new(include_str!("nodes.lua")), format!("{}:nodes", config.prefix));
-    let (is_garbage, told): (bool, Vec<(String, u64, String)>) =
-        connection.run_script(&script, &key, &[incarnation, record]).await?;
-    if is_garbage {
-        note_garbage(&key);
-    }
+    let told: Vec<(String, u64, String)> = connection.run_script(&script, &key, &[incarnation, record]).await?;
     let node = |(incarnation, age_ms, record): (_, _, String)| {
         Some(Node { incarnation, age_ms, ..from_object(record.as_bytes()).ok()? })
     };
@@ -185,7 +166,7 @@ async fn tell(
     // One that is heard no more, and whose place another one of its name has taken, was restarted.
     let heard: Vec<String> = nodes.iter().filter(|node| node.is_heard()).map(|node| node.node.clone()).collect();
     nodes.retain(|node| node.is_heard() || !heard.contains(&node.node));
-    nodes.sort_by(|a, b| (&a.node, b.uptime_ms, &a.incarnation).cmp(&(&b.node, a.uptime_ms, &b.incarnation)));
+    nodes.sort_by(|a, b| (&a.node, &a.incarnation).cmp(&(&b.node, &b.incarnation)));
     Ok(nodes)
 }
 
@@ -212,7 +193,7 @@ impl SharedLimits {
     /// Tells the other nodes of this one, until [`SharedLimits::set_state`] says that it ends.
     pub async fn run(&self, report: impl Fn() -> NodeReport + Send) {
         loop {
-            let ends = self.nodes.lock().state.is_none();
+            let ends = self.state.lock().is_none();
             if let Err(fault) = self.beat(report()).await {
                 self.failed(&fault);
             }
@@ -224,27 +205,29 @@ impl SharedLimits {
         }
     }
 
-    /// Tells of this node, and reads what the others told. If Redis was away, it must decide in time before it is back.
+    /// Tells of this node, and reads what the others told. While Redis is away, as quickly as it has to decide on a request.
     async fn beat(&self, report: NodeReport) -> Result<(), RedisFault> {
         let record = self.record(report);
-        let beat = async { tell(&self.connection().await?, &self.config, &self.incarnation, &record).await };
-        let told = in_time(beat).await;
+        let is_away = self.is_away();
+        let within = if is_away { self.config.timeout } else { BEAT_WITHIN };
+        let beat = async {
+            let connection = in_time(BEAT_WITHIN, self.connection()).await?;
+            in_time(within, tell(&connection, &self.config, &self.incarnation, &record)).await
+        };
         // One over which nothing comes back is no better than none.
-        if told.is_err() {
-            self.disconnect();
-        }
-        self.set_nodes(told?);
-        if self.is_away() {
-            self.run_script(&probe(&self.config), &PROBE).await?;
-            self.failures.store(0, Ordering::Relaxed);
-            tracing::info!("Redis at {} is back; limits are shared by all nodes again", self.config.redis);
+        let nodes = beat.await.inspect_err(|_| self.disconnect())?;
+        let count = nodes.iter().filter(|node| node.is_heard()).count();
+        self.nodes_seen.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
+        *self.nodes.lock() = nodes;
+        if is_away {
+            self.answered();
         }
         Ok(())
     }
 
     /// What this node tells the others; empty: it ends.
     fn record(&self, NodeReport { config_hash, keys_hash, writes_age }: NodeReport) -> String {
-        let Some(state) = self.nodes.lock().state else { return String::new() };
+        let Some(state) = *self.state.lock() else { return String::new() };
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let node = Node {
             incarnation: String::new(),
@@ -262,28 +245,20 @@ impl SharedLimits {
         serde_json::to_string(&node).unwrap_or_default() // it has no map
     }
 
-    /// What all nodes told was read now.
-    fn set_nodes(&self, list: Vec<Node>) {
-        let count = list.iter().filter(|node| node.is_heard()).count();
-        self.nodes_seen.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
-        let mut nodes = self.nodes.lock();
-        (nodes.read_at, nodes.list) = (self.clock.now(), list);
-    }
-
-    /// All nodes, as they were told within the last second, or before Redis was away.
+    /// All nodes, as they were told within the last second; none while Redis is away.
     pub fn status(&self) -> ClusterStatus {
-        let nodes = self.nodes.lock();
-        let later = u64::try_from(self.clock.now().since(nodes.read_at).as_millis()).unwrap_or(u64::MAX);
-        let mut list = nodes.list.clone();
-        list.iter_mut().for_each(|node| node.age_ms = node.age_ms.saturating_add(later));
-        let warnings = if self.is_away() { Vec::new() } else { warnings(&list) };
-        ClusterStatus { redis: self.config.redis.to_string(), nodes: list, warnings }
+        let redis = self.config.redis.to_string();
+        if self.is_away() {
+            return ClusterStatus { redis, nodes: Vec::new(), warnings: Vec::new() };
+        }
+        let nodes = self.nodes.lock().clone();
+        ClusterStatus { redis, warnings: warnings(&nodes), nodes }
     }
 
     /// How many configurations the nodes have that serve, and how many key files.
     pub fn configurations(&self) -> [usize; 2] {
         let nodes = self.nodes.lock();
-        COMPARED.map(|(_, _, hash)| by_hash(&nodes.list, hash).len())
+        COMPARED.map(|(_, _, hash)| by_hash(&nodes, hash).len())
     }
 }
 
@@ -338,19 +313,18 @@ fn warnings(list: &[Node]) -> Vec<String> {
         }
     }
     for node in list {
-        let name = format!("node {} (process {})", node.node, node.pid);
-        if node.is_heard() && node.cut_off {
-            warnings.push(format!(
-                "{name} is cut off: it last heard of other nodes' writes {}, and answers nothing from memory: see \
-                 its process log",
-                node.writes_in_words()
-            ));
-        }
-        if !node.is_heard() && node.state == NodeState::Serving {
+        let what = if node.is_heard() && node.cut_off {
+            let heard = node.writes_in_words();
+            format!(
+                "is cut off: it last heard of other nodes' writes {heard}, and answers nothing from memory: see its log"
+            )
+        } else if !node.is_heard() && node.state == NodeState::Serving {
             let age = rough(Duration::from_millis(node.age_ms));
-            warnings
-                .push(format!("{name} was last heard {age} ago: it was killed, stands still, or does not reach Redis"));
-        }
+            format!("was last heard {age} ago: it was killed, stands still, or does not reach Redis")
+        } else {
+            continue;
+        };
+        warnings.push(format!("node {} (process {}) {what}", node.node, node.pid));
     }
     warnings
 }

@@ -37,10 +37,7 @@ pub struct RedisFault {
 
 /// An open connection. Clones share it.
 #[derive(Clone)]
-pub struct RedisConnection(Link);
-
-#[derive(Clone)]
-enum Link {
+pub(super) enum RedisConnection {
     One(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
@@ -90,8 +87,16 @@ impl From<RedisError> for RedisFault {
 
 impl RedisFault {
     /// Something else stands in the key.
-    pub(super) fn is_of_another_type(&self) -> bool {
+    pub(super) fn is_garbage(&self) -> bool {
         self.text.contains("WRONGTYPE")
+    }
+
+    /// Names the key in the log, if something else stands in it.
+    pub(super) fn noted(self, key: &str) -> Self {
+        if self.is_garbage() {
+            tracing::warn!(key, "in Redis, something that is not Guildgate's stood in this key; it was removed");
+        }
+        self
     }
 
     pub(super) fn new(text: impl Into<String>, may_pass: bool) -> Self {
@@ -111,12 +116,13 @@ impl RedisFault {
 
 impl RedisConnection {
     /// Connects. Who asks has a shorter deadline than the connection's own.
-    pub async fn open(at: &RedisAt) -> Result<Self, RedisFault> {
-        Ok(RedisConnection(connect(at, Some(2 * CONNECT_TIMEOUT)).await?))
+    pub(super) async fn open(at: &RedisAt) -> Result<Self, RedisFault> {
+        connect(at, Some(2 * CONNECT_TIMEOUT)).await
     }
 
-    /// Runs a script on one key: by its digest, and loads it where the server does not know it.
-    pub async fn run_script<T: FromRedisValue>(
+    /// Runs a script on one key: by its digest, and loads it where the server does not know it. A script removes what is of
+    /// another type in its key, and ends.
+    pub(super) async fn run_script<T: FromRedisValue>(
         &self,
         script: &Script,
         key: &str,
@@ -124,15 +130,16 @@ impl RedisConnection {
     ) -> Result<T, RedisFault> {
         let mut invocation = script.key(key);
         invocation.arg(arguments);
-        Ok(match &mut self.0.clone() {
-            Link::One(one) => invocation.invoke_async(one).await,
-            Link::Cluster(cluster) => invocation.invoke_async(cluster).await,
-        }?)
+        let answer = match self.clone() {
+            RedisConnection::One(mut one) => invocation.invoke_async(&mut one).await,
+            RedisConnection::Cluster(mut cluster) => invocation.invoke_async(&mut cluster).await,
+        };
+        answer.map_err(|error| RedisFault::from(error).noted(key))
     }
 
     /// What the server says of itself; of a Redis Cluster nothing.
-    pub async fn info(&self) -> Result<ServerInfo, RedisFault> {
-        let Link::One(one) = &self.0 else { return Ok(ServerInfo::default()) };
+    pub(super) async fn info(&self) -> Result<ServerInfo, RedisFault> {
+        let RedisConnection::One(one) = self else { return Ok(ServerInfo::default()) };
         match redis::cmd("INFO").query_async::<String>(&mut one.clone()).await.map_err(RedisFault::from) {
             Ok(text) => judge(&text),
             // Its user may not ask. What is needed of it shows when a script runs.
@@ -142,20 +149,15 @@ impl RedisConnection {
     }
 }
 
-/// Says that something else stood in a key of Guildgate's, which was replaced.
-pub(super) fn note_garbage(key: &str) {
-    tracing::warn!(key, "in Redis, something that is not Guildgate's stood in this key; it was replaced");
-}
-
 /// A connection to the primary that nothing else uses, and whose commands may take any time.
 pub(super) async fn open_alone(at: &RedisAt) -> Result<MultiplexedConnection, RedisFault> {
     match connect(at, None).await? {
-        Link::One(one) => Ok(one),
-        Link::Cluster(_) => Err(RedisFault::new("a Redis Cluster has no one primary", false)),
+        RedisConnection::One(one) => Ok(one),
+        RedisConnection::Cluster(_) => Err(RedisFault::new("a Redis Cluster has no one primary", false)),
     }
 }
 
-async fn connect(at: &RedisAt, response_timeout: Option<Duration>) -> Result<Link, RedisFault> {
+async fn connect(at: &RedisAt, response_timeout: Option<Duration>) -> Result<RedisConnection, RedisFault> {
     // A server without TLS waits for the end of what it takes for a command.
     let speaks = if at.tls { "a TLS connection (redis:// is without)" } else { "connecting" };
     let late = |_| RedisFault::late(speaks, CONNECT_TIMEOUT);
@@ -179,7 +181,7 @@ fn is_without_tls(error: &RedisError) -> bool {
     cause.and_then(|cause| cause.downcast_ref()).is_some_and(is_plain)
 }
 
-async fn link(at: &RedisAt, response_timeout: Option<Duration>) -> RedisResult<Link> {
+async fn link(at: &RedisAt, response_timeout: Option<Duration>) -> RedisResult<RedisConnection> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(2 * CONNECT_TIMEOUT)) // `connect` comes first
         .set_response_timeout(response_timeout);
@@ -202,7 +204,7 @@ async fn link(at: &RedisAt, response_timeout: Option<Duration>) -> RedisResult<L
             let sentinels = sentinels.iter().map(address).collect();
             let mut client =
                 SentinelClient::build(sentinels, master.clone(), Some(primary), SentinelServerType::Master)?;
-            return client.get_async_connection_with_config(&config).await.map(Link::One);
+            return client.get_async_connection_with_config(&config).await.map(RedisConnection::One);
         }
         RedisServers::Cluster(nodes) => {
             let with_settings = |node| Ok(address(node).into_connection_info()?.set_redis_settings(settings.clone()));
@@ -211,11 +213,11 @@ async fn link(at: &RedisAt, response_timeout: Option<Duration>) -> RedisResult<L
                 .connection_timeout(CONNECT_TIMEOUT)
                 .response_timeout(response_timeout.unwrap_or(CONNECT_TIMEOUT))
                 .retries(1);
-            return client.build()?.get_async_connection().await.map(Link::Cluster);
+            return client.build()?.get_async_connection().await.map(RedisConnection::Cluster);
         }
     };
     let client = Client::open(one.into_connection_info()?.set_redis_settings(settings))?;
-    client.get_multiplexed_async_connection_with_config(&config).await.map(Link::One)
+    client.get_multiplexed_async_connection_with_config(&config).await.map(RedisConnection::One)
 }
 
 fn address(server: &HostPort, tls: bool) -> ConnectionAddr {

@@ -21,9 +21,8 @@ pub struct Questions {
 /// One question after the other.
 #[derive(Debug, Default)]
 pub struct Question {
-    /// The requests that the next question is about, and by which policy the last of them came.
-    pub waiting: Vec<oneshot::Sender<Option<Told>>>,
-    pub policy: Option<Arc<Policy>>,
+    /// The requests that the next question is about, each with the policy by which it came.
+    pub waiting: Vec<(Arc<Policy>, oneshot::Sender<Told>)>,
     pub is_under_way: bool,
     pub refused: Option<(Tick, Told)>,
 }
