@@ -60,14 +60,8 @@ pub enum Notice {
     Bye,
 }
 
-/// What concerns the answers in memory.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// Another node told it.
-    Notice(Notice),
-    /// Notices may be missing: everything is to be dropped.
-    Lost(Loss),
-}
+/// What another node told; the error: notices may be missing, so everything is to be dropped.
+pub type Heard = Result<Notice, Loss>;
 
 /// Why notices may be missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,7 +188,7 @@ impl Bus {
             let entries = self.outbox.lock().send(|notice| self.entry(self.clock.now(), notice));
             match stream.append(&mut writer, &entries, false).await {
                 Ok(Some(_)) => {}
-                Ok(None) => return RedisFault::new("somebody has removed the stream", true),
+                Ok(None) => return RedisFault::new("somebody has removed the stream"),
                 Err(fault) => return fault,
             }
             for (_, confirmed) in mem::take(&mut self.outbox.lock().sent) {
@@ -278,7 +272,7 @@ impl<'b, A: FnMut(Heard) + Send> Follower<'b, A> {
         self.others.values_mut().for_each(|heard_at| *heard_at = now);
         self.may_miss = !self.after.is_empty();
         if !self.may_miss {
-            (self.apply)(Heard::Notice(Notice::Everything));
+            (self.apply)(Ok(Notice::Everything));
             self.bus.freshness.confirm(sent);
         }
         // What was appended meanwhile may tell of writes of unknown outcome. A server whose clock is behind has it not.
@@ -299,7 +293,7 @@ impl<'b, A: FnMut(Heard) + Send> Follower<'b, A> {
 
     fn read(&mut self, text: &str, now: Tick) {
         let Ok(Entry(from, sent, notice)) = serde_json::from_str(text) else {
-            return (self.apply)(Heard::Lost(Loss::BadEntry));
+            return (self.apply)(Err(Loss::BadEntry));
         };
         if from == self.bus.incarnation {
             return self.read_own(Tick(sent), now);
@@ -308,19 +302,19 @@ impl<'b, A: FnMut(Heard) + Send> Follower<'b, A> {
             Notice::Bye => self.others.remove(&from),
             _ => self.others.insert(from, now),
         };
-        (self.apply)(Heard::Notice(notice));
+        (self.apply)(Ok(notice));
     }
 
     /// All that others had told by `sent` was read.
     fn read_own(&mut self, sent: Tick, now: Tick) {
         let was_unheard = self.bus.freshness.is_stale(now);
         if mem::take(&mut self.may_miss) || was_unheard {
-            (self.apply)(Heard::Lost(Loss::Unheard));
+            (self.apply)(Err(Loss::Unheard));
         }
         let known = self.others.len();
         self.others.retain(|_, heard_at| sent.since(*heard_at) < SILENT_AFTER);
         if self.others.len() < known {
-            (self.apply)(Heard::Lost(Loss::SilentNode));
+            (self.apply)(Err(Loss::SilentNode));
         }
         self.bus.freshness.confirm(sent); // last, when everything has taken effect
         self.bus.report(was_unheard, now, &"its own notices come back late");
@@ -386,8 +380,8 @@ mod tests {
             clock.advance(BEAT_INTERVAL);
             heard(&mut follower, &[bus.entry(clock.now(), &Notice::Beat)]);
         }
-        let lost: Vec<Heard> = applied.into_iter().filter(|heard| matches!(heard, Heard::Lost(_))).collect();
-        assert_eq!(lost, [Heard::Lost(Loss::SilentNode)]);
+        let lost: Vec<Heard> = applied.into_iter().filter(Result::is_err).collect();
+        assert_eq!(lost, [Err(Loss::SilentNode)]);
     }
 
     #[test]
@@ -400,7 +394,7 @@ mod tests {
         heard(&mut follower, &[bus.entry(sent, &Notice::Beat)]);
         assert!(bus.freshness.is_stale(clock.now()), "it is as old as it was");
         heard(&mut follower, &[bus.entry(clock.now(), &Notice::Beat), "x".to_owned()]);
-        let lost = |loss| Heard::Lost(loss);
+        let lost = |loss| Err(loss);
         let expected = [(lost(Loss::Unheard), true), (lost(Loss::Unheard), true), (lost(Loss::BadEntry), false)];
         assert_eq!(applied, expected);
     }

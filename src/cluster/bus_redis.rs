@@ -6,7 +6,6 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::streams::{StreamReadOptions, StreamReadReply};
 use redis::{AsyncCommands, cmd};
-use tokio::time::timeout;
 
 use super::redis::{RedisFault, open_alone};
 use crate::config::{Cluster, RedisAt};
@@ -89,7 +88,7 @@ impl RedisStream {
             let reached: u32 = in_time(wait.query_async(writer)).await?;
             if reached < self.replicas {
                 let text = format!("only {reached} of {} replicas have a notice (cluster.replicas)", self.replicas);
-                return Err(RedisFault::new(text, true));
+                return Err(RedisFault::new(text));
             }
         }
         Ok(Some(last))
@@ -106,7 +105,7 @@ impl RedisStream {
             in_time(reader.xread_options(&[&self.key], &[after.as_str()], &options)).await?;
         let entries: Vec<_> = read.into_iter().flat_map(|read| read.keys).flat_map(|stream| stream.ids).collect();
         let Some(last) = entries.last() else {
-            return Err(RedisFault::new("not even this node's own notices were read for a second", true));
+            return Err(RedisFault::new("not even this node's own notices were read for a second"));
         };
         after.clone_from(&last.id);
         Ok(entries.iter().map(|entry| entry.get(FIELD).unwrap_or_default()).collect())
@@ -114,8 +113,5 @@ impl RedisStream {
 }
 
 async fn in_time<T>(command: impl Future<Output = redis::RedisResult<T>>) -> Result<T, RedisFault> {
-    match timeout(ANSWER_WITHIN, command).await {
-        Ok(result) => Ok(result?),
-        Err(_) => Err(RedisFault::new(format!("a notice took longer than {ANSWER_WITHIN:?}"), true)),
-    }
+    super::redis::in_time("a notice", ANSWER_WITHIN, async { Ok(command.await?) }).await
 }

@@ -14,8 +14,8 @@ use redis::Script;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
-use super::nodes::{Node, NodeState, in_time};
-use super::redis::{RedisConnection, RedisFault};
+use super::nodes::{Node, NodeState};
+use super::redis::{RedisConnection, RedisFault, in_time};
 use crate::clock::{Clock, Tick};
 use crate::config::{Cluster, Tier, WhenAway};
 use crate::keys::Key;
@@ -165,8 +165,8 @@ impl SharedLimits {
         }
     }
 
-    /// Asks Redis about so many requests of a key: how many of them are let in, and what is left. If the connection turns out
-    /// to be closed, it is made again and the question is asked again.
+    /// Asks Redis about so many requests of a key: how many of them are let in, and what is left. After a fault, such as
+    /// that the connection is closed, it is asked once more on another connection.
     async fn question(&self, key: &Key, tier: &Tier, requests: usize, is_write: bool) -> Option<(usize, Told)> {
         let (budget, name) = (&key.budget, format!("{}:l:{}", self.config.prefix, key.id));
         let resets = budget.questions.resets_day.swap(false, Ordering::AcqRel);
@@ -180,14 +180,14 @@ impl SharedLimits {
         let once = async || self.connection().await?.run_script(&self.script, &name, &asked).await;
         let twice = async {
             match once().await {
-                Err(RedisFault { needs_connection: true, .. }) => {
+                Err(_) => {
                     self.disconnect();
                     once().await
                 }
                 answer => answer,
             }
         };
-        let answer: Result<ScriptAnswer, _> = in_time(self.config.timeout, twice).await;
+        let answer: Result<ScriptAnswer, _> = in_time("a command", self.config.timeout, twice).await;
         self.questions[usize::from(answer.is_err())].fetch_add(1, Ordering::Relaxed);
         match answer {
             Ok((let_in, day, count, unix, owed)) => {

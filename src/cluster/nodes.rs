@@ -13,11 +13,10 @@ use tokio::time::{sleep, timeout};
 use utoipa::ToSchema;
 
 use super::bus_redis::RedisStream;
-use super::freshness::MAX_AGE;
 use super::limits::{NO_QUESTION, ScriptAnswer, SharedLimits, limit_script};
-use super::redis::{RedisConnection, RedisFault, ServerInfo};
-use crate::clock::Clock;
-use crate::config::{Cluster, ConfigHash};
+use super::redis::{RedisConnection, RedisFault, ServerInfo, in_time};
+use crate::clock::{Clock, nanos};
+use crate::config::Cluster;
 use crate::json::from_object;
 use crate::model::rough;
 
@@ -79,17 +78,6 @@ pub struct Node {
     pub cut_off: bool,
 }
 
-/// What only the gateway knows of its node.
-#[derive(Clone, Copy, Debug)]
-pub struct NodeReport {
-    /// Of the configuration in force.
-    pub config_hash: ConfigHash,
-    /// Of the keys of the key file in force.
-    pub keys_hash: Option<ConfigHash>,
-    /// Age of what is known of other nodes' writes.
-    pub writes_age: Option<Duration>,
-}
-
 /// All nodes, as `cluster status`, the API and the dashboard show them.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ClusterStatus {
@@ -108,46 +96,34 @@ pub struct ClusterStatus {
 pub async fn status(config: &Cluster) -> Result<(ServerInfo, ClusterStatus), RedisFault> {
     let connection = RedisConnection::open(&config.redis).await?;
     let ask = async { Ok((connection.info().await?, tell(&connection, config, "", "").await?)) };
-    let (info, nodes) = in_time(BEAT_WITHIN, ask).await?;
+    let (info, nodes) = in_time("a command", BEAT_WITHIN, ask).await?;
     let mut warnings = warnings(&nodes);
     warnings.extend(info.evicts.then(|| evicts_text(config)));
     Ok((info, ClusterStatus { redis: config.redis.to_string(), nodes, warnings }))
 }
 
-/// Connects once, as a check does: whether the server can be used, what it says of itself, and how long it took to decide on
-/// a request.
+/// Connects once, as a check does: whether the server can be used, what it says of itself, and how long a
+/// script took.
 ///
 /// # Errors
 /// Why it cannot be used.
 pub async fn check(config: &Cluster) -> Result<(ServerInfo, Duration), RedisFault> {
-    let (script, probe) = (limit_script(), format!("{}:probe", config.prefix));
+    let probe = format!("{}:probe", config.prefix);
     let connection = RedisConnection::open(&config.redis).await?;
     let ask = async {
         let info = connection.info().await?;
         // The rights, by what a node does.
+        let _: ScriptAnswer = connection.run_script(&limit_script(), &probe, &NO_QUESTION).await?;
         tell(&connection, config, "check", "{}").await?;
+        let begin = Instant::now();
         tell(&connection, config, "check", "").await?;
-        let mut took = Duration::ZERO;
-        for _ in 0..2 {
-            let begin = Instant::now();
-            let _: ScriptAnswer = connection.run_script(&script, &probe, &NO_QUESTION).await?; // it loads the script, too
-            took = begin.elapsed();
-        }
-        Ok((info, took))
+        Ok((info, begin.elapsed()))
     };
-    let checked = in_time(BEAT_WITHIN, ask).await?;
+    let checked = in_time("a command", BEAT_WITHIN, ask).await?;
     if let Some(stream) = RedisStream::of(config) {
         stream.check().await?;
     }
     Ok(checked)
-}
-
-/// What is asked of Redis, within this time.
-pub(super) async fn in_time<T>(
-    limit: Duration,
-    ask: impl Future<Output = Result<T, RedisFault>>,
-) -> Result<T, RedisFault> {
-    timeout(limit, ask).await.map_err(|_| RedisFault::late("a command", limit)).flatten()
 }
 
 /// Puts the record of a node into Redis (empty: it has ended), and reads what all nodes have told, in order of name.
@@ -171,7 +147,7 @@ async fn tell(
 }
 
 impl SharedLimits {
-    /// Connects, and tries for five seconds if that fails in a way that may pass.
+    /// Connects, and tries for five seconds.
     ///
     /// # Errors
     /// Why Redis cannot be used, as a text for people.
@@ -180,7 +156,7 @@ impl SharedLimits {
         let info = loop {
             match check(&config).await {
                 Ok((info, _)) => break info,
-                Err(fault) if fault.may_pass && begin.elapsed() < START_TIMEOUT => sleep(PROBE_EVERY).await,
+                Err(_) if begin.elapsed() < START_TIMEOUT => sleep(PROBE_EVERY).await,
                 Err(fault) => return Err(format!("Redis at {} cannot be used: {fault}", config.redis)),
             }
         };
@@ -190,11 +166,12 @@ impl SharedLimits {
         Ok(SharedLimits::new(config, clock))
     }
 
-    /// Tells the other nodes of this one, until [`SharedLimits::set_state`] says that it ends.
-    pub async fn run(&self, report: impl Fn() -> NodeReport + Send) {
+    /// Tells the other nodes of this one, until [`SharedLimits::set_state`] says that it ends. `describe` adds what only the
+    /// gateway knows of it.
+    pub async fn run(&self, describe: impl Fn(Node) -> Node + Send) {
         loop {
             let ends = self.state.lock().is_none();
-            if let Err(fault) = self.beat(report()).await {
+            if let Err(fault) = self.beat(&self.record(&describe)).await {
                 self.failed(&fault);
             }
             if ends {
@@ -206,13 +183,12 @@ impl SharedLimits {
     }
 
     /// Tells of this node, and reads what the others told. While Redis is away, as quickly as it has to decide on a request.
-    async fn beat(&self, report: NodeReport) -> Result<(), RedisFault> {
-        let record = self.record(report);
+    async fn beat(&self, record: &str) -> Result<(), RedisFault> {
         let is_away = self.is_away();
         let within = if is_away { self.config.timeout } else { BEAT_WITHIN };
         let beat = async {
-            let connection = in_time(BEAT_WITHIN, self.connection()).await?;
-            in_time(within, tell(&connection, &self.config, &self.incarnation, &record)).await
+            let connection = in_time("a command", BEAT_WITHIN, self.connection()).await?;
+            in_time("a command", within, tell(&connection, &self.config, &self.incarnation, record)).await
         };
         // One over which nothing comes back is no better than none.
         let nodes = beat.await.inspect_err(|_| self.disconnect())?;
@@ -226,23 +202,22 @@ impl SharedLimits {
     }
 
     /// What this node tells the others; empty: it ends.
-    fn record(&self, NodeReport { config_hash, keys_hash, writes_age }: NodeReport) -> String {
+    fn record(&self, describe: impl Fn(Node) -> Node) -> String {
         let Some(state) = *self.state.lock() else { return String::new() };
-        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let node = Node {
             incarnation: String::new(),
             age_ms: 0,
             node: self.config.node.clone(),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            config_hash: config_hash.to_string(),
-            keys_hash: keys_hash.map(|hash| hash.to_string()),
+            config_hash: String::new(),
+            keys_hash: None,
             state,
-            uptime_ms: millis(self.started.elapsed()),
-            writes_age_ms: writes_age.map(millis),
-            cut_off: writes_age >= Some(MAX_AGE),
+            uptime_ms: nanos(self.started.elapsed()) / 1_000_000,
+            writes_age_ms: None,
+            cut_off: false,
         };
-        serde_json::to_string(&node).unwrap_or_default() // it has no map
+        serde_json::to_string(&describe(node)).unwrap_or_default() // it has no map
     }
 
     /// All nodes, as they were told within the last second; none while Redis is away.

@@ -11,7 +11,7 @@ use redis::cluster_async::ClusterConnection;
 use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo,
-    RedisError, RedisResult, Script, ServerErrorKind, TlsMode, ToRedisArgs,
+    RedisError, RedisResult, Script, TlsMode, ToRedisArgs,
 };
 use tokio::time::timeout;
 
@@ -24,16 +24,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The oldest version whose streams and scripts are as needed.
 const OLDEST: (u32, u32) = (6, 2);
 
+const REPLICA: &str = "it is a replica, which takes no writes; name the primary, or use Sentinel";
+
 /// Why Redis did not answer.
 #[derive(Debug, thiserror::Error)]
-#[error("{text}")]
-pub struct RedisFault {
-    text: String,
-    /// It may pass by itself, such as a server that restarts.
-    pub may_pass: bool,
-    /// The connection is of no more use.
-    pub needs_connection: bool,
-}
+#[error("{0}")]
+pub struct RedisFault(String);
 
 /// An open connection. Clones share it.
 #[derive(Clone)]
@@ -62,33 +58,31 @@ impl From<RedisError> for RedisFault {
         // Of a transaction, the command that failed says why.
         let of_command = error.clone().into_server_errors().and_then(|errors| Some(errors.first()?.1.clone().into()));
         let error: RedisError = of_command.unwrap_or(error);
-        let detail = error.detail().map(str::trim).filter(|detail| !detail.is_empty());
-        let fault = |text: String, may_pass, needs_connection| RedisFault { text, may_pass, needs_connection };
-        match (error.kind(), error.code().unwrap_or_default()) {
+        let detail = error.detail().map_or("", str::trim);
+        RedisFault(match (error.kind(), error.code().unwrap_or_default()) {
             (ErrorKind::AuthenticationFailed, _) | (_, "NOAUTH" | "WRONGPASS") => {
-                fault("it refuses the user or the password; put them into the URL".to_owned(), false, true)
+                "it refuses the user or the password; put them into the URL".to_owned()
             }
-            (ErrorKind::Server(ServerErrorKind::NoPerm), _) => {
-                let detail = detail.map_or_else(String::new, |detail| format!(" ({detail})"));
-                fault(format!("its user lacks rights{detail}; docs/cluster.md names those it needs"), false, false)
-            }
-            (ErrorKind::Server(ServerErrorKind::ReadOnly), _) => RedisFault::replica(),
-            (_, "OOM") => fault("its memory is full (OOM); raise its maxmemory".to_owned(), true, false),
+            (_, "NOPERM") => format!("its user lacks rights ({detail}); docs/cluster.md names those it needs"),
+            (_, "READONLY") => REPLICA.to_owned(),
+            (_, "OOM") => "its memory is full (OOM); raise its maxmemory".to_owned(),
             (ErrorKind::MasterNameNotFoundBySentinel, _) => {
-                fault("its Sentinels know no primary of the name in `?master=`".to_owned(), true, true)
+                "its Sentinels know no primary of the name in `?master=`".to_owned()
             }
-            (ErrorKind::Server(_), code) => {
-                fault(format!("it answers {code} {}", detail.unwrap_or_default()), true, false)
-            }
-            _ => fault(error.to_string(), true, true),
-        }
+            (ErrorKind::Server(_), code) => format!("it answers {code} {detail}"),
+            _ => error.to_string(),
+        })
     }
 }
 
 impl RedisFault {
+    pub(super) fn new(text: impl Into<String>) -> Self {
+        RedisFault(text.into())
+    }
+
     /// Something else stands in the key.
     pub(super) fn is_garbage(&self) -> bool {
-        self.text.contains("WRONGTYPE")
+        self.0.contains("WRONGTYPE")
     }
 
     /// Names the key in the log, if something else stands in it.
@@ -98,20 +92,16 @@ impl RedisFault {
         }
         self
     }
+}
 
-    pub(super) fn new(text: impl Into<String>, may_pass: bool) -> Self {
-        RedisFault { text: text.into(), may_pass, needs_connection: true }
-    }
-
-    pub(super) fn replica() -> Self {
-        RedisFault::new("it is a replica, which takes no writes; name the primary, or use Sentinel", true)
-    }
-
-    /// `what` has not happened within this time. A connection that was silent for once may answer the next command.
-    pub(super) fn late(what: &str, limit: Duration) -> Self {
-        let text = format!("{what} took longer than {} ms", limit.as_millis());
-        RedisFault { needs_connection: false, ..RedisFault::new(text, true) }
-    }
+/// What is asked of Redis, within this time.
+pub(super) async fn in_time<T>(
+    what: &str,
+    limit: Duration,
+    ask: impl Future<Output = Result<T, RedisFault>>,
+) -> Result<T, RedisFault> {
+    let late = |_| RedisFault(format!("{what} took longer than {} ms", limit.as_millis()));
+    timeout(limit, ask).await.map_err(late).flatten()
 }
 
 impl RedisConnection {
@@ -137,15 +127,11 @@ impl RedisConnection {
         answer.map_err(|error| RedisFault::from(error).noted(key))
     }
 
-    /// What the server says of itself; of a Redis Cluster nothing.
+    /// What the server says of itself; nothing if it is a Redis Cluster, or its user may not ask. What is needed of it shows
+    /// when a script runs.
     pub(super) async fn info(&self) -> Result<ServerInfo, RedisFault> {
         let RedisConnection::One(one) = self else { return Ok(ServerInfo::default()) };
-        match redis::cmd("INFO").query_async::<String>(&mut one.clone()).await.map_err(RedisFault::from) {
-            Ok(text) => judge(&text),
-            // Its user may not ask. What is needed of it shows when a script runs.
-            Err(fault) if !fault.needs_connection => Ok(ServerInfo::default()),
-            Err(fault) => Err(fault),
-        }
+        judge(&redis::cmd("INFO").query_async::<String>(&mut one.clone()).await.unwrap_or_default())
     }
 }
 
@@ -153,27 +139,29 @@ impl RedisConnection {
 pub(super) async fn open_alone(at: &RedisAt) -> Result<MultiplexedConnection, RedisFault> {
     match connect(at, None).await? {
         RedisConnection::One(one) => Ok(one),
-        RedisConnection::Cluster(_) => Err(RedisFault::new("a Redis Cluster has no one primary", false)),
+        RedisConnection::Cluster(_) => Err(RedisFault::new("a Redis Cluster has no one primary")),
     }
 }
 
 async fn connect(at: &RedisAt, response_timeout: Option<Duration>) -> Result<RedisConnection, RedisFault> {
     // A server without TLS waits for the end of what it takes for a command.
     let speaks = if at.tls { "a TLS connection (redis:// is without)" } else { "connecting" };
-    let late = |_| RedisFault::late(speaks, CONNECT_TIMEOUT);
-    timeout(CONNECT_TIMEOUT, link(at, response_timeout)).await.map_err(late)?.map_err(|error| {
-        if at.tls && is_without_tls(&error) {
-            return RedisFault::new("it does not speak TLS (redis:// is without)", true);
-        }
-        // The client's error shows a line of a file that is not PEM.
-        if let Some(why) = at.tls.then(unreadable_roots).flatten() {
-            return RedisFault::new(format!("this machine's root certificates cannot be read ({why})"), false);
-        }
-        match error.is_connection_dropped() && !error.is_connection_refusal() && !at.tls {
-            true => RedisFault::new("it closes each new connection; if it speaks TLS, name it by rediss://", true),
-            false => error.into(),
-        }
-    })
+    let link = Box::pin(async {
+        link(at, response_timeout).await.map_err(|error| {
+            if at.tls && is_without_tls(&error) {
+                return RedisFault::new("it does not speak TLS (redis:// is without)");
+            }
+            // The client's error shows a line of a file that is not PEM.
+            if let Some(why) = at.tls.then(unreadable_roots).flatten() {
+                return RedisFault(format!("this machine's root certificates cannot be read ({why})"));
+            }
+            match error.is_connection_dropped() && !error.is_connection_refusal() && !at.tls {
+                true => RedisFault::new("it closes each new connection; if it speaks TLS, name it by rediss://"),
+                false => error.into(),
+            }
+        })
+    });
+    in_time(speaks, CONNECT_TIMEOUT, link).await
 }
 
 fn is_without_tls(error: &RedisError) -> bool {
@@ -240,10 +228,10 @@ fn judge(info: &str) -> Result<ServerInfo, RedisFault> {
         && (major, minor) < OLDEST
     {
         let (major, minor) = OLDEST;
-        return Err(RedisFault::new(format!("it is Redis {version}; {major}.{minor} or newer is needed"), false));
+        return Err(RedisFault(format!("it is Redis {version}; {major}.{minor} or newer is needed")));
     }
     if value("role") == "slave" {
-        return Err(RedisFault::replica());
+        return Err(RedisFault::new(REPLICA));
     }
     let evicts = !["", "0"].contains(&value("maxmemory").as_str()) && value("maxmemory_policy") != "noeviction";
     Ok(ServerInfo { version, evicts })
@@ -252,12 +240,6 @@ fn judge(info: &str) -> Result<ServerInfo, RedisFault> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_refusal_without_words_has_no_brackets() {
-        let error = redis::parse_redis_value(b"-NOPERM\r\n").unwrap().extract_error().unwrap_err();
-        assert_eq!(RedisFault::from(error).to_string(), "its user lacks rights; docs/cluster.md names those it needs");
-    }
 
     #[test]
     fn a_server_that_is_too_old_or_a_replica_is_refused_by_name() {

@@ -93,7 +93,7 @@ impl BackgroundTasks {
         let left = limits.map(|limits| {
             let ((leaves, left), gateway) = (oneshot::channel(), gateway.clone());
             supervise("the task that shares limits with other nodes", logs, async move {
-                limits.run(|| gateway.node_report()).await;
+                limits.run(|node| gateway.describe(node)).await;
                 let _ = leaves.send(()); // nobody waits for it after its time
                 pending().await
             });
