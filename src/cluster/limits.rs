@@ -170,7 +170,7 @@ impl SharedLimits {
     async fn question(&self, key: &Key, tier: &Tier, requests: usize, is_write: bool) -> Option<(usize, Told)> {
         let (budget, name) = (&key.budget, format!("{}:l:{}", self.config.prefix, key.id));
         let resets = budget.questions.resets_day.swap(false, Ordering::AcqRel);
-        let known = budget.day();
+        let known = budget.day().last();
         let day = [tier.daily.unwrap_or(0), known.day.unsigned_abs(), known.count];
         let rates = Limit::RATES.iter().zip(tier.rates()).flat_map(|(limit, rate)| {
             let (period, burst) = rate.map_or((0, 0), |rate| (rate.period_ns, rate.burst.get()));

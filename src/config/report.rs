@@ -136,11 +136,8 @@ fn while_away(rate: &Rate, cluster: &Cluster) -> String {
     let Cluster { when_away, nodes, .. } = cluster;
     let (burst, each) = (rate.burst.get(), rate.per_second());
     match when_away {
-        WhenAway::Share if burst < *nodes => {
-            format!("nothing: a burst of {burst} cannot be divided by {nodes} nodes")
-        }
         WhenAway::Share => {
-            let share = burst / nodes;
+            let share = (burst / nodes).max(1);
             format!("burst {share} at {each}/s / {nodes} on each node, or less if more nodes were seen")
         }
         WhenAway::Local => format!("burst {burst} at {each}/s on each node"),

@@ -23,9 +23,9 @@ impl Collector for Gateway {
         counter(encoder, "guildgate_cache_evictions", "Answers that were evicted to make room", cache.evictions)?;
         let policies = state.key_table.policies();
         let over = policies.iter().flat_map(|policy| {
-            let (tier, counts) = (&policy.tier().name, policy.over_limit().read());
-            let limits = Limit::ALL.map(|limit| (limit.name(), counts.over[limit.index()]));
-            let all = limits.into_iter().chain([("candidate", counts.over_candidate)]);
+            let (tier, counts) = (&policy.tier().name, policy.over_limit());
+            let limits = Limit::ALL.map(|limit| (limit.name(), counts.over[limit.index()].load(Ordering::Relaxed)));
+            let all = limits.into_iter().chain([("candidate", counts.over_candidate.load(Ordering::Relaxed))]);
             all.map(move |(limit, n)| ([("tier", tier.as_str()), ("limit", limit)], n))
         });
         counters(encoder, "guildgate_over_limit", "Requests over a limit of their tier, refused or in shadow", over)?;

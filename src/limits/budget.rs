@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 
 use super::day::{DayUse, until_midnight};
 use super::rate::{Level, Limiter, RateUse};
@@ -18,9 +18,6 @@ use crate::wire::Operation;
 
 /// The wait of a request over `in_flight`: the shortest that `Retry-After` can express.
 const IN_FLIGHT_WAIT: Duration = Duration::from_secs(1);
-
-/// The wait that a caller is told whose burst cannot be divided by the nodes while Redis is away.
-const UNDIVIDED_WAIT: Duration = Duration::from_secs(1);
 
 /// The budget of one key.
 #[derive(Debug, Default)]
@@ -141,17 +138,17 @@ impl Default for Used {
 }
 
 impl Used {
-    /// The part of a rate that is kept here; `None`: its burst cannot be divided.
-    fn part_of(&self, rate: Rate) -> Option<Rate> {
-        let burst = NonZeroU32::new(rate.burst.get() / self.nodes)?;
-        Some(Rate { period_ns: rate.period_ns.saturating_mul(self.nodes.get().into()), burst })
+    /// The part of a rate that is kept here, which lets at least one request in.
+    fn part_of(&self, rate: Rate) -> Rate {
+        let burst = NonZeroU32::new(rate.burst.get() / self.nodes).unwrap_or(NonZeroU32::MIN);
+        Rate { period_ns: rate.period_ns.saturating_mul(self.nodes.get().into()), burst }
     }
 
     /// Puts the limits of a tier in force.
     fn adopt(&mut self, tier: &Tier, now: Tick) {
-        let parts = tier.rates().map(|rate| rate.and_then(|rate| self.part_of(rate)));
-        for (used, part) in self.rates.iter_mut().zip(parts) {
-            part.inspect(|part| used.adopt(*part, now));
+        for (n, rate) in tier.rates().into_iter().enumerate() {
+            let part = rate.map(|rate| self.part_of(rate));
+            part.inspect(|part| self.rates[n].adopt(*part, now));
         }
         tier.candidate.inspect(|rate| self.candidate.adopt(*rate, now));
     }
@@ -161,10 +158,9 @@ impl Used {
         let rates = tier.rates();
         array::from_fn(|n| {
             let rate = rates[n]?;
-            let level = match (self.told, self.part_of(rate)) {
-                (Some(told), _) => Level::of(rate, told.owed[n].saturating_sub(now.since(told.at))),
-                (None, Some(part)) => self.rates[n].level(part, now),
-                (None, None) => Level { remaining: 0, next: UNDIVIDED_WAIT },
+            let level = match self.told {
+                Some(told) => Level::of(rate, told.owed[n].saturating_sub(now.since(told.at))),
+                None => self.rates[n].level(self.part_of(rate), now),
             };
             Some((level, rate))
         })
@@ -184,9 +180,8 @@ impl Used {
         for (n, limit) in Limit::RATES.into_iter().enumerate().rev().filter(|(_, limit)| limit.counts(is_write)) {
             let Some(limiter) = &policy.rates[n] else { continue };
             let asked = match self.part_of(limiter.rate) {
-                Some(part) if part == limiter.rate => charged[n].charged(limiter, now),
-                Some(part) => charged[n].charged(&Limiter::new(part), now),
-                None => Err(UNDIVIDED_WAIT),
+                part if part == limiter.rate => charged[n].charged(limiter, now),
+                part => charged[n].charged(&Limiter::new(part), now),
             };
             match asked {
                 Ok(used) => charged[n] = used,
@@ -194,9 +189,7 @@ impl Used {
             }
         }
         self.rates = charged;
-        if let Some((_, unix)) = day {
-            self.day.count(unix);
-        }
+        day.inspect(|(_, unix)| self.day.count(*unix));
         None
     }
 
@@ -244,18 +237,16 @@ impl Budget {
         let mut used = self.used.lock();
         used.nodes = by.nodes;
         used.adopt(tier, now);
-        let mut used_today = day.map_or(0, |(_, unix)| used.day.used(unix));
         let over = match by.told {
             _ if query.is_over_in_flight(tier) => Some((Limit::InFlight, IN_FLIGHT_WAIT)),
-            Some(told) => {
-                used_today = day.map_or(0, |_| told.day.count.saturating_sub(told.admitted.into()));
-                used.follow(told, tier, is_write, now)
-            }
+            Some(told) => used.follow(told, tier, is_write, now),
             None => {
                 used.told = None;
                 used.charge(policy, is_write, (day, now))
             }
         };
+        let used_now = day.map_or(0, |(_, unix)| used.day.used(unix));
+        let used_today = used_now.saturating_sub(over.is_none().into());
         let counts_candidate = matches!(over, None | Some((Limit::Rate, _)));
         let candidate = policy.candidate.as_ref().filter(|_| counts_candidate);
         let over_candidate = candidate.is_some_and(|limiter| match used.candidate.charged(limiter, now) {
@@ -267,10 +258,8 @@ impl Budget {
         });
         let levels = used.levels(tier, now);
         let counted = |n: usize| levels[n].filter(|_| Limit::RATES[n].counts(is_write)).map(|(level, _)| level);
-        let daily = day.map(|(max, unix)| Level {
-            remaining: max.saturating_sub(used.day.used(unix)),
-            next: until_midnight(unix),
-        });
+        let daily =
+            day.map(|(max, unix)| Level { remaining: max.saturating_sub(used_now), next: until_midnight(unix) });
         policy.outcome(over, over_candidate, used_today, BucketLevels { rates: array::from_fn(counted), daily })
     }
 
@@ -291,29 +280,9 @@ impl Budget {
         KeyLevels { rates, daily, in_flight: (self.in_flight(), tier.in_flight) }
     }
 
-    /// The last day on which a request was counted, and its count.
-    pub fn day(&self) -> DayCount {
-        self.used.lock().day.last()
-    }
-
-    /// The part of the day's count that is not in the store yet.
-    pub fn unsaved_day(&self) -> Option<DayCount> {
-        self.used.lock().day.unsaved()
-    }
-
-    /// `added` was added in the store, which has `total` for that day now; `None`: it may have been added.
-    pub fn day_saved(&self, added: DayCount, total: Option<u64>) {
-        self.used.lock().day.saved(added, total.unwrap_or(0));
-    }
-
-    /// Sets the day's count, for a replay.
-    pub fn set_day(&self, count: DayCount) {
-        self.used.lock().day = DayUse::from_store(count);
-    }
-
-    /// Gives the whole day back.
-    pub fn reset_day(&self) {
-        self.used.lock().day.reset();
+    /// What was counted of the day. No request is decided meanwhile.
+    pub fn day(&self) -> MappedMutexGuard<'_, DayUse> {
+        MutexGuard::map(self.used.lock(), |used| &mut used.day)
     }
 
     /// Counts a request as in flight until [`Budget::end`]. Returns the number of others in flight.

@@ -16,7 +16,7 @@ pub struct DayCount {
 
 /// The requests of a key on its last day, by whichever process.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct DayUse {
+pub struct DayUse {
     known: DayCount,
     /// How many of them this process has counted and the store does not have.
     unsaved: u64,
@@ -34,7 +34,7 @@ pub(super) fn until_midnight(unix: i64) -> Duration {
 
 impl DayUse {
     /// Goes on with a count of the store.
-    pub(super) fn from_store(known: DayCount) -> Self {
+    pub fn from_store(known: DayCount) -> Self {
         DayUse { known, unsaved: 0 }
     }
 
@@ -73,22 +73,23 @@ impl DayUse {
     }
 
     /// The part of the count that is not in the store yet.
-    pub(super) fn unsaved(&self) -> Option<DayCount> {
+    pub fn unsaved(&self) -> Option<DayCount> {
         (self.unsaved > 0).then_some(DayCount { day: self.known.day, count: self.unsaved })
     }
 
     /// The last day on which a request was counted, and its count.
-    pub(super) fn last(&self) -> DayCount {
+    pub fn last(&self) -> DayCount {
         self.known
     }
 
     /// Gives the whole day back.
-    pub(super) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         *self = DayUse::from_store(DayCount { count: 0, ..self.known });
     }
 
-    /// `added` was added in the store, which has `total` for that day now, with what other processes counted.
-    pub(super) fn saved(&mut self, added: DayCount, total: u64) {
+    /// `added` was added in the store, which has `total` for that day now, with what other processes counted; 0: it may have
+    /// been added.
+    pub fn saved(&mut self, added: DayCount, total: u64) {
         // If the day ended meanwhile, its count is not needed any more.
         if self.known.day == added.day {
             self.unsaved = self.unsaved.saturating_sub(added.count);

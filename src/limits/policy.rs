@@ -26,24 +26,9 @@ pub struct Policy {
 /// How many requests of a tier were over each limit. They go on over a reload while the tier keeps its name.
 #[derive(Debug, Default)]
 pub struct OverLimitCounters {
-    over: [AtomicU64; Limit::ALL.len()],
-    over_candidate: AtomicU64,
-}
-
-/// The values of the counters at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OverLimitCounts {
-    pub over: [u64; Limit::ALL.len()],
-    pub over_candidate: u64,
-}
-
-impl OverLimitCounters {
-    pub fn read(&self) -> OverLimitCounts {
-        OverLimitCounts {
-            over: self.over.each_ref().map(|n| n.load(Ordering::Relaxed)),
-            over_candidate: self.over_candidate.load(Ordering::Relaxed),
-        }
-    }
+    /// By [`Limit::index`].
+    pub over: [AtomicU64; Limit::ALL.len()],
+    pub over_candidate: AtomicU64,
 }
 
 impl Policy {

@@ -1,8 +1,6 @@
 //! One rate (GCRA). governor does the arithmetic: each rate has one limiter, which is made with the policy. What a key has
 //! used up of it is an argument, and so is the time.
 
-use std::cell::Cell;
-use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -15,20 +13,16 @@ use governor::{Quota, RateLimiter};
 use crate::clock::{Tick, nanos};
 use crate::config::Rate;
 
-/// Decides by one rate.
+/// Decides by one rate. governor's key is its state, as a copy.
 #[derive(Debug)]
 pub struct Limiter {
     pub(super) rate: Rate,
-    governor: RateLimiter<Owed, Owing, Now, NoOpMiddleware<Nanos>>,
+    governor: RateLimiter<u64, Owed, Now, NoOpMiddleware<Nanos>>,
 }
 
-/// What governor decides on: in how many nanoseconds from now everything has come back that was used up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Owed(Cell<u64>);
-
-/// governor's store of states: the state is in the key itself, which is a copy.
+/// governor's store of states: a key is in how many nanoseconds from now everything has come back that was used up.
 #[derive(Debug)]
-struct Owing;
+struct Owed;
 
 /// governor's clock: all its times are relative to the time of the decision.
 #[derive(Clone, Debug)]
@@ -73,15 +67,14 @@ impl Limiter {
         // A period of 0 cannot be configured, and governor refuses to make one.
         let quota = Quota::with_period(Duration::from_nanos(rate.period_ns.max(1)));
         let quota = quota.unwrap_or(Quota::per_second(rate.burst)).allow_burst(rate.burst);
-        Limiter { rate, governor: RateLimiter::new(quota, Owing, Now) }
+        Limiter { rate, governor: RateLimiter::new(quota, Owed, Now) }
     }
 
     /// Charges one request to a bucket that is full again after `owed` nanoseconds, and returns what it owes then; the
     /// error is the time until the request would be admitted.
     pub(super) fn charge(&self, owed: u64) -> Result<u64, Duration> {
-        let owed = Owed(Cell::new(owed));
         self.governor.check_key(&owed).map_err(|not_until| not_until.wait_time_from(Now.now()))?;
-        Ok(owed.0.get())
+        Ok(owed.saturating_add(self.rate.period_ns))
     }
 }
 
@@ -164,22 +157,14 @@ fn whole(rate: Rate) -> u64 {
     rate.period_ns.saturating_mul(rate.burst.get().into())
 }
 
-impl Hash for Owed {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.get().hash(state);
-    }
-}
+impl StateStore for Owed {
+    type Key = u64;
 
-impl StateStore for Owing {
-    type Key = Owed;
-
-    fn measure_and_replace<T, F, E>(&self, owed: &Owed, decide: F) -> Result<T, E>
+    fn measure_and_replace<T, F, E>(&self, owed: &u64, decide: F) -> Result<T, E>
     where
         F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
     {
-        let (outcome, after) = decide(Some(owed.0.get().into()))?;
-        owed.0.set(after.into());
-        Ok(outcome)
+        decide(Some(Nanos::new(*owed))).map(|(outcome, _)| outcome)
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
@@ -24,7 +25,7 @@ use crate::admin::extract::Params;
 use crate::admin::problem::{Problem, ReloadFault};
 use crate::admin::shared::Shared;
 use crate::config::{Limits, Tier, load_str};
-use crate::limits::OverLimitCounts;
+use crate::limits::OverLimitCounters;
 use crate::model::{KeyId, Limit};
 use crate::planning::{Plan, PlannedKey, ReadError, RecordFiles};
 
@@ -208,9 +209,11 @@ async fn replay(shared: &Shared, limits: Limits, names: HashMap<KeyId, String>) 
 
 /// The tiers in force, with how often each limit was exceeded.
 fn now(visit: &Visit, limits: &Limits, in_force: Option<&Value>) -> Markup {
-    let counts: HashMap<String, OverLimitCounts> = visit.shared().gateway.over_limits().into_iter().collect();
+    let counts: HashMap<String, Arc<OverLimitCounters>> = visit.shared().gateway.over_limits().into_iter().collect();
     let in_force = |tier: &Tier| in_force?.get(&tier.name);
-    let over = |tier: &Tier, limit: Limit| counts.get(&tier.name).map_or(0, |counts| counts.over[limit.index()]);
+    let none = Arc::default();
+    let counts = |tier: &Tier| counts.get(&tier.name).unwrap_or(&none);
+    let over = |tier: &Tier, limit: Limit| counts(tier).over[limit.index()].load(Ordering::Relaxed);
     let rows = html! {
         @for tier in &limits.tiers {
             tr {
@@ -225,7 +228,7 @@ fn now(visit: &Visit, limits: &Limits, in_force: Option<&Value>) -> Markup {
                         None => "–",
                     }
                 }
-                td.number { (counts.get(&tier.name).map_or(0, |counts| counts.over_candidate)) }
+                td.number { (counts(tier).over_candidate.load(Ordering::Relaxed)) }
             }
         }
     };
