@@ -34,7 +34,7 @@ const SILENT_AFTER: Duration = Duration::from_secs(1);
 /// Pause before the stream is opened again.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 
-/// The most notices that wait for a connection. With one more, [`Notice::Everything`] is told instead of all.
+/// The most notices that wait for a connection. With one more, [`EVERYTHING`] is told instead of all.
 const MAX_WAITING: usize = 1024;
 
 /// How long a process that ends waits until the others know.
@@ -54,11 +54,12 @@ pub enum Notice {
     Changed { member: MemberId, settled: bool },
     /// Answers to the keys of a guild, about a member, or both are invalid; all where neither is given.
     Purge { guild: Option<GuildId>, member: Option<MemberId> },
-    /// All answers are invalid.
-    Everything,
     /// The node stops. It has no write under way.
     Bye,
 }
+
+/// All answers are invalid.
+const EVERYTHING: Notice = Notice::Purge { guild: None, member: None };
 
 /// What another node told; the error: notices may be missing, so everything is to be dropped.
 pub type Heard = Result<Notice, Loss>;
@@ -173,7 +174,7 @@ impl Bus {
         let (mut writer, reader) = stream.connect().await?;
         let sent = self.clock.now();
         let first = self.entry(sent, &self.outbox.lock().idle());
-        let begun = self.entry(sent, &Notice::Everything);
+        let begun = self.entry(sent, &EVERYTHING);
         let id = match stream.append(&mut writer, &[first], false).await? {
             Some(id) => id,
             None => stream.append(&mut writer, &[begun], true).await?.unwrap_or_default(), // it makes the stream
@@ -223,7 +224,7 @@ impl Outbox {
         if is_full {
             self.waiting.clear();
         }
-        self.waiting.push((if is_full { Notice::Everything } else { notice }, sender));
+        self.waiting.push((if is_full { EVERYTHING } else { notice }, sender));
         confirmed
     }
 
@@ -272,7 +273,7 @@ impl<'b, A: FnMut(Heard) + Send> Follower<'b, A> {
         self.others.values_mut().for_each(|heard_at| *heard_at = now);
         self.may_miss = !self.after.is_empty();
         if !self.may_miss {
-            (self.apply)(Ok(Notice::Everything));
+            (self.apply)(Ok(EVERYTHING));
             self.bus.freshness.confirm(sent);
         }
         // What was appended meanwhile may tell of writes of unknown outcome. A server whose clock is behind has it not.
@@ -350,7 +351,6 @@ mod tests {
             Notice::Purge { guild: None, member: None },
             Notice::Purge { guild: Some(guild.clone()), member: None },
             Notice::Purge { guild: Some(guild), member: Some(member()) },
-            Notice::Everything,
             Notice::Bye,
         ] {
             let Entry(from, sent, read) = serde_json::from_str(&bus.entry(Tick(7), &notice)).unwrap();
@@ -414,6 +414,6 @@ mod tests {
         for _ in 0..=MAX_WAITING {
             outbox.push(changed.clone());
         }
-        assert_eq!(send(&mut outbox), ["Everything"]);
+        assert_eq!(send(&mut outbox), [format!("{EVERYTHING:?}")]);
     }
 }

@@ -3,23 +3,21 @@
 //! apart. A refusal is remembered for the time that it says, at most 100 ms, so that a flood costs Redis nothing. While
 //! Redis does not answer, this node decides by `cluster.when_away`.
 
-use std::mem;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use redis::Script;
-use tokio::sync::{Notify, oneshot};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::nodes::{Node, NodeState};
 use super::redis::{RedisConnection, RedisFault, in_time};
 use crate::clock::{Clock, Tick};
-use crate::config::{Cluster, Tier, WhenAway};
+use crate::config::{Cluster, WhenAway};
 use crate::keys::Key;
-use crate::limits::{DayCount, DecidedBy, Told};
+use crate::limits::{Answer, DayCount, DecidedBy, Told};
 use crate::model::{Limit, PerRate};
 
 /// Failures in a row after which Redis is away, and no request waits for it.
@@ -29,7 +27,7 @@ const FAILURES: u32 = 3;
 const REMEMBERED: Duration = Duration::from_millis(100);
 
 /// What the script answers: the last line of `limit.lua`.
-pub(super) type ScriptAnswer = (usize, i64, u64, i64, PerRate<u64>);
+pub(super) type ScriptAnswer = (u64, i64, u64, i64, PerRate<u64>);
 
 /// A question about no request.
 pub(super) const NO_QUESTION: [u64; 5 + 3 * Limit::RATES.len()] = [0; _];
@@ -52,25 +50,21 @@ pub struct SharedLimits {
     pub(super) started: Instant,
     /// How many nodes count, as last seen.
     pub(super) nodes_seen: AtomicU32,
-    /// What this node does; `None`: it has ended.
-    pub(super) state: Mutex<Option<NodeState>>,
+    /// What this node does.
+    pub(super) state: Mutex<NodeState>,
     /// All nodes, as last seen.
     pub(super) nodes: Mutex<Vec<Node>>,
-    /// The other nodes are to be told something, or Redis has just gone away.
-    pub(super) wake: Notify,
 }
 
 /// Decides on the requests of one key.
-pub(super) fn limit_script() -> Script {
-    Script::new(include_str!("limit.lua"))
-}
+pub(super) const LIMIT_SCRIPT: &str = include_str!("limit.lua");
 
 impl SharedLimits {
     pub(super) fn new(config: Cluster, clock: Clock) -> Arc<Self> {
         Arc::new(SharedLimits {
             config,
             clock,
-            script: limit_script(),
+            script: Script::new(LIMIT_SCRIPT),
             connection: tokio::sync::Mutex::default(),
             questions: Default::default(),
             decided_away: AtomicU64::new(0),
@@ -78,9 +72,8 @@ impl SharedLimits {
             incarnation: format!("{:016x}", fastrand::u64(..)),
             started: Instant::now(),
             nodes_seen: AtomicU32::new(1),
-            state: Mutex::new(Some(NodeState::Starting)),
+            state: Mutex::new(NodeState::Starting),
             nodes: Mutex::default(),
-            wake: Notify::new(),
         })
     }
 
@@ -101,82 +94,65 @@ impl SharedLimits {
 
     /// Who decides on a request: Redis, which has told this, or this node.
     pub fn by(&self, told: Option<Told>) -> DecidedBy {
-        let nodes = if self.config.when_away == WhenAway::Share { self.nodes() } else { 1 };
-        DecidedBy { nodes: NonZeroU32::new(nodes).unwrap_or(NonZeroU32::MIN), told }
+        DecidedBy { nodes: if self.config.when_away == WhenAway::Share { self.nodes() } else { 1 }, told }
     }
 
-    /// This node does something else from now on, which the others are told at once; `None`: it ends.
-    pub fn set_state(&self, state: Option<NodeState>) {
+    /// This node does something else from now on.
+    pub fn set_state(&self, state: NodeState) {
         *self.state.lock() = state;
-        self.wake.notify_one();
     }
 
     /// The refusal that is remembered of a key.
     pub fn refusal(&self, key: &Key, is_write: bool, now: Tick) -> Option<Told> {
-        let question = key.budget.questions.open[usize::from(is_write)].lock();
-        question.refused.filter(|(until, _)| now < *until).map(|(_, told)| told)
+        key.budget.questions[usize::from(is_write)].last.try_lock().ok()?.refusal(now)
     }
 
-    /// Asks Redis to charge one request, and waits for `cluster.timeout` at most; `None`: it has not answered.
-    pub async fn ask(self: &Arc<Self>, key: &Arc<Key>, is_write: bool) -> Option<Told> {
-        let (sender, answer) = oneshot::channel();
-        let is_under_way = {
-            let mut question = key.budget.questions.open[usize::from(is_write)].lock();
-            question.waiting.push((key.policy.clone(), sender));
-            mem::replace(&mut question.is_under_way, true)
-        };
-        if !is_under_way {
-            let (limits, key) = (self.clone(), key.clone());
-            tokio::spawn(async move { limits.ask_all(&key, is_write).await });
+    /// Asks Redis to charge one request, and waits for `cluster.timeout` at most; `None`: it has not answered. All that came
+    /// while a question was under way are in the next one.
+    pub async fn ask(&self, key: &Key, is_write: bool) -> Option<Told> {
+        let deadline = Instant::now() + self.config.timeout;
+        let question = &key.budget.questions[usize::from(is_write)];
+        let number = question.came.fetch_add(1, Ordering::Relaxed);
+        let mut last = timeout_at(deadline, question.last.lock()).await.ok()?;
+        if number >= last.asked.end {
+            let asked = last.asked.end..question.came.load(Ordering::Relaxed);
+            if last.refusal(self.clock.now()).is_some() {
+                last.asked.end = asked.end; // they are beyond those that were let in
+            } else {
+                let requests = asked.end - asked.start;
+                // Boxed, so that a request needs no room for it where nothing is shared.
+                let answer = self.question(key, requests, is_write, deadline).boxed().await;
+                let (let_in, told) = answer.map_or((0, None), |(let_in, told)| (let_in, Some(told)));
+                let refused = told.filter(|_| let_in < requests);
+                let wait = refused.map_or(Duration::ZERO, |told| told.over(key.policy.tier(), is_write).1);
+                let refused_until = self.clock.now().plus(wait.min(REMEMBERED));
+                *last = Answer { asked, let_in, told, refused_until };
+            }
         }
-        timeout(self.config.timeout, answer).await.ok()?.ok()
+        // One that waits for its turn for longer than a whole question is not in the last one.
+        let place = number.checked_sub(last.asked.start)?;
+        last.told.map(|told| Told { admitted: place < last.let_in, ..told })
     }
 
     /// Tells Redis that the day of this key was given back. If it cannot be told now, it is with the next question.
     pub fn reset_day(self: &Arc<Self>, key: &Arc<Key>) {
-        let questions = &key.budget.questions;
-        questions.resets_day.store(true, Ordering::Release);
-        questions.open.iter().for_each(|question| question.lock().refused = None);
-        let (limits, key) = (self.clone(), key.clone());
-        tokio::spawn(async move { limits.question(&key, key.policy.tier(), 0, false).await });
-    }
-
-    /// Asks until nobody waits.
-    async fn ask_all(&self, key: &Key, is_write: bool) {
-        let question = &key.budget.questions.open[usize::from(is_write)];
-        loop {
-            let waiting = {
-                let mut question = question.lock();
-                question.waiting.retain(|(_, request)| !request.is_closed());
-                question.is_under_way = !question.waiting.is_empty();
-                mem::take(&mut question.waiting)
-            };
-            let Some((policy, _)) = waiting.last() else { return };
-            let tier = policy.tier().clone();
-            let answer = self.question(key, &tier, waiting.len(), is_write).await;
-            let Some((let_in, told)) = answer else { continue }; // those that wait are told by their channel's end
-            if let_in < waiting.len() {
-                let wait = told.over(&tier, is_write).1.min(REMEMBERED);
-                question.lock().refused = Some((told.at.plus(wait), told));
-            }
-            for (n, (_, request)) in waiting.into_iter().enumerate() {
-                let _ = request.send(Told { admitted: n < let_in, ..told }); // it may have waited too long
-            }
-        }
+        key.budget.resets_day.store(true, Ordering::Release);
+        let (limits, key, deadline) = (self.clone(), key.clone(), Instant::now() + self.config.timeout);
+        tokio::spawn(async move { limits.question(&key, 0, false, deadline).await });
     }
 
     /// Asks Redis about so many requests of a key: how many of them are let in, and what is left. After a fault, such as
     /// that the connection is closed, it is asked once more on another connection.
-    async fn question(&self, key: &Key, tier: &Tier, requests: usize, is_write: bool) -> Option<(usize, Told)> {
-        let (budget, name) = (&key.budget, format!("{}:l:{}", self.config.prefix, key.id));
-        let resets = budget.questions.resets_day.swap(false, Ordering::AcqRel);
+    async fn question(&self, key: &Key, requests: u64, is_write: bool, deadline: Instant) -> Option<(u64, Told)> {
+        let (tier, budget, name) = (key.policy.tier(), &key.budget, format!("{}:l:{}", self.config.prefix, key.id));
+        let resets = budget.resets_day.swap(false, Ordering::AcqRel);
         let known = budget.day().last();
         let day = [tier.daily.unwrap_or(0), known.day.unsigned_abs(), known.count];
         let rates = Limit::RATES.iter().zip(tier.rates()).flat_map(|(limit, rate)| {
             let (period, burst) = rate.map_or((0, 0), |rate| (rate.period_ns, rate.burst.get()));
             [period, burst.into(), limit.counts(is_write).into()]
         });
-        let asked: Vec<u64> = [requests as u64, resets.into()].into_iter().chain(day).chain(rates).collect();
+        let asked: Vec<u64> = [requests, resets.into()].into_iter().chain(day).chain(rates).collect();
         let once = async || self.connection().await?.run_script(&self.script, &name, &asked).await;
         let twice = async {
             match once().await {
@@ -187,7 +163,7 @@ impl SharedLimits {
                 answer => answer,
             }
         };
-        let answer: Result<ScriptAnswer, _> = in_time("a command", self.config.timeout, twice).await;
+        let answer: Result<ScriptAnswer, _> = in_time("a command", deadline - Instant::now(), twice).await;
         self.questions[usize::from(answer.is_err())].fetch_add(1, Ordering::Relaxed);
         match answer {
             Ok((let_in, day, count, unix, owed)) => {
@@ -196,7 +172,7 @@ impl SharedLimits {
                 Some((let_in, Told { admitted: false, at: self.clock.now(), unix, owed, day }))
             }
             Err(fault) => {
-                budget.questions.resets_day.fetch_or(resets, Ordering::AcqRel);
+                budget.resets_day.fetch_or(resets, Ordering::AcqRel);
                 self.failed(&fault);
                 None
             }
@@ -230,13 +206,7 @@ impl SharedLimits {
     pub(super) fn failed(&self, fault: &RedisFault) {
         if self.failures.fetch_add(1, Ordering::Relaxed) + 1 == FAILURES {
             let at = &self.config.redis;
-            let meanwhile = match self.config.when_away {
-                WhenAway::Share => "each node gives a key its part of the limits",
-                WhenAway::Local => "each node limits on its own",
-                WhenAway::Refuse => "requests are refused with 21",
-            };
-            tracing::error!(%fault, "Redis at {at} is away; until it answers, {meanwhile} (cluster.when_away)");
-            self.wake.notify_one();
+            tracing::error!(%fault, "Redis at {at} is away; until it answers, cluster.when_away decides");
         }
     }
 }

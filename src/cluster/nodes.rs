@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use redis::Script;
 use serde::{Deserialize, Serialize};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use utoipa::ToSchema;
 
 use super::bus_redis::RedisStream;
-use super::limits::{NO_QUESTION, ScriptAnswer, SharedLimits, limit_script};
+use super::limits::{LIMIT_SCRIPT, NO_QUESTION, ScriptAnswer, SharedLimits};
 use super::redis::{RedisConnection, RedisFault, ServerInfo, in_time};
 use crate::clock::{Clock, nanos};
 use crate::config::Cluster;
@@ -30,6 +30,9 @@ const PROBE_EVERY: Duration = Duration::from_millis(100);
 /// How long telling and a check may take: longer than a request waits for Redis.
 const BEAT_WITHIN: Duration = Duration::from_secs(1);
 
+/// How long a process that ends waits for Redis.
+const LEAVE_WITHIN: Duration = Duration::from_millis(500);
+
 /// For how long a node counts after it was heard.
 const COUNTS_FOR: Duration = Duration::from_secs(10);
 
@@ -42,10 +45,11 @@ const COMPARED: [(&str, &str, HashOf); 2] = [
 type HashOf = fn(&Node) -> Option<&str>;
 
 /// What a node does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeState {
     /// It does not accept connections yet.
+    #[default]
     Starting,
     Serving,
     /// It finishes what is under way, and ends.
@@ -53,7 +57,7 @@ pub enum NodeState {
 }
 
 /// What a node tells of itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Node {
     /// One start of one process: 16 hexadecimal digits.
     #[serde(skip_deserializing)]
@@ -83,7 +87,7 @@ pub struct Node {
 pub struct ClusterStatus {
     /// Where Redis is, without user and password.
     pub redis: String,
-    /// The nodes that were heard in the last five minutes and did not say that they stop, in order of name.
+    /// The nodes that were heard in the last five minutes, but for those that were restarted, in order of name.
     pub nodes: Vec<Node>,
     /// What is wrong, with what to do.
     pub warnings: Vec<String>,
@@ -113,7 +117,7 @@ pub async fn check(config: &Cluster) -> Result<(ServerInfo, Duration), RedisFaul
     let ask = async {
         let info = connection.info().await?;
         // The rights, by what a node does.
-        let _: ScriptAnswer = connection.run_script(&limit_script(), &probe, &NO_QUESTION).await?;
+        let _: ScriptAnswer = connection.run_script(&Script::new(LIMIT_SCRIPT), &probe, &NO_QUESTION).await?;
         tell(&connection, config, "check", "{}").await?;
         let begin = Instant::now();
         tell(&connection, config, "check", "").await?;
@@ -166,20 +170,20 @@ impl SharedLimits {
         Ok(SharedLimits::new(config, clock))
     }
 
-    /// Tells the other nodes of this one, until [`SharedLimits::set_state`] says that it ends. `describe` adds what only the
-    /// gateway knows of it.
+    /// Tells the other nodes of this one, for as long as the process runs. `describe` adds what only the gateway knows of it.
     pub async fn run(&self, describe: impl Fn(Node) -> Node + Send) {
         loop {
-            let ends = self.state.lock().is_none();
             if let Err(fault) = self.beat(&self.record(&describe)).await {
                 self.failed(&fault);
             }
-            if ends {
-                return;
-            }
-            let every = if self.is_away() { PROBE_EVERY } else { BEAT_EVERY };
-            let _ = timeout(every, self.wake.notified()).await; // whichever comes first
+            sleep(if self.is_away() { PROBE_EVERY } else { BEAT_EVERY }).await;
         }
+    }
+
+    /// Tells the other nodes that this one has ended.
+    pub async fn leave(&self) {
+        let leave = async { tell(&self.connection().await?, &self.config, &self.incarnation, "").await };
+        let _ = in_time("a command", LEAVE_WITHIN, leave).await; // they hear no more of it in any case
     }
 
     /// Tells of this node, and reads what the others told. While Redis is away, as quickly as it has to decide on a request.
@@ -201,21 +205,15 @@ impl SharedLimits {
         Ok(())
     }
 
-    /// What this node tells the others; empty: it ends.
+    /// What this node tells the others.
     fn record(&self, describe: impl Fn(Node) -> Node) -> String {
-        let Some(state) = *self.state.lock() else { return String::new() };
         let node = Node {
-            incarnation: String::new(),
-            age_ms: 0,
             node: self.config.node.clone(),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            config_hash: String::new(),
-            keys_hash: None,
-            state,
+            state: *self.state.lock(),
             uptime_ms: nanos(self.started.elapsed()) / 1_000_000,
-            writes_age_ms: None,
-            cut_off: false,
+            ..Node::default()
         };
         serde_json::to_string(&describe(node)).unwrap_or_default() // it has no map
     }
@@ -319,17 +317,13 @@ mod tests {
 
     fn node(name: &str, change: impl FnOnce(&mut Node)) -> Node {
         let mut node = Node {
-            incarnation: format!("{:016x}", fastrand::u64(..)),
             age_ms: 400,
             node: name.to_owned(),
             pid: 7,
-            version: "0.1.0".to_owned(),
             config_hash: "0123456789ab".to_owned(),
-            keys_hash: None,
             state: NodeState::Serving,
-            uptime_ms: 61_000,
             writes_age_ms: Some(100),
-            cut_off: false,
+            ..Node::default()
         };
         change(&mut node);
         node

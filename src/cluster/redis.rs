@@ -1,8 +1,6 @@
 //! Connections to Redis or Valkey: one server, a Unix socket, Sentinels or a Redis Cluster, with a deadline around each
 //! connect. Who asks sets the deadline of the answer. What is said of a failure never holds a password.
 
-use std::error::Error;
-use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -16,15 +14,9 @@ use redis::{
 use tokio::time::timeout;
 
 use crate::config::{HostPort, RedisAt, RedisServers, unreadable_roots};
-use crate::tls::is_plain;
 
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The oldest version whose streams and scripts are as needed.
-const OLDEST: (u32, u32) = (6, 2);
-
-const REPLICA: &str = "it is a replica, which takes no writes; name the primary, or use Sentinel";
 
 /// Why Redis did not answer.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +56,7 @@ impl From<RedisError> for RedisFault {
                 "it refuses the user or the password; put them into the URL".to_owned()
             }
             (_, "NOPERM") => format!("its user lacks rights ({detail}); docs/cluster.md names those it needs"),
-            (_, "READONLY") => REPLICA.to_owned(),
+            (_, "READONLY") => "it is a replica, which takes no writes; name the primary, or use Sentinel".to_owned(),
             (_, "OOM") => "its memory is full (OOM); raise its maxmemory".to_owned(),
             (ErrorKind::MasterNameNotFoundBySentinel, _) => {
                 "its Sentinels know no primary of the name in `?master=`".to_owned()
@@ -127,11 +119,13 @@ impl RedisConnection {
         answer.map_err(|error| RedisFault::from(error).noted(key))
     }
 
-    /// What the server says of itself; nothing if it is a Redis Cluster, or its user may not ask. What is needed of it shows
-    /// when a script runs.
+    /// What the server says of itself; nothing if it is a Redis Cluster, or its user may not ask.
     pub(super) async fn info(&self) -> Result<ServerInfo, RedisFault> {
         let RedisConnection::One(one) = self else { return Ok(ServerInfo::default()) };
-        judge(&redis::cmd("INFO").query_async::<String>(&mut one.clone()).await.unwrap_or_default())
+        match redis::cmd("INFO").query_async::<String>(&mut one.clone()).await {
+            Err(error) if error.code() == Some("NOPERM") => Ok(ServerInfo::default()), // what is needed shows by a script
+            info => judge(&info?),
+        }
     }
 }
 
@@ -148,25 +142,22 @@ async fn connect(at: &RedisAt, response_timeout: Option<Duration>) -> Result<Red
     let speaks = if at.tls { "a TLS connection (redis:// is without)" } else { "connecting" };
     let link = Box::pin(async {
         link(at, response_timeout).await.map_err(|error| {
-            if at.tls && is_without_tls(&error) {
-                return RedisFault::new("it does not speak TLS (redis:// is without)");
-            }
             // The client's error shows a line of a file that is not PEM.
             if let Some(why) = at.tls.then(unreadable_roots).flatten() {
                 return RedisFault(format!("this machine's root certificates cannot be read ({why})"));
             }
-            match error.is_connection_dropped() && !error.is_connection_refusal() && !at.tls {
-                true => RedisFault::new("it closes each new connection; if it speaks TLS, name it by rediss://"),
-                false => error.into(),
+            match at.tls {
+                true if error.is_io_error() => {
+                    RedisFault(format!("{error}; if it does not speak TLS, name it by redis://"))
+                }
+                false if error.is_connection_dropped() && !error.is_connection_refusal() => {
+                    RedisFault(format!("{error}; if it speaks TLS, name it by rediss://"))
+                }
+                _ => error.into(),
             }
         })
     });
     in_time(speaks, CONNECT_TIMEOUT, link).await
-}
-
-fn is_without_tls(error: &RedisError) -> bool {
-    let cause = error.source().and_then(|cause| cause.downcast_ref::<Arc<dyn Error + Send + Sync>>());
-    cause.and_then(|cause| cause.downcast_ref()).is_some_and(is_plain)
 }
 
 async fn link(at: &RedisAt, response_timeout: Option<Duration>) -> RedisResult<RedisConnection> {
@@ -216,22 +207,16 @@ fn address(server: &HostPort, tls: bool) -> ConnectionAddr {
     }
 }
 
-/// Judges what `INFO` tells.
+/// Judges what `INFO` tells, of a version whose streams and scripts are as needed.
 fn judge(info: &str) -> Result<ServerInfo, RedisFault> {
     let value = |name: &str| {
         let of_name = |line: &str| line.strip_prefix(name)?.strip_prefix(':').map(|value| value.trim().to_owned());
         info.lines().find_map(of_name).unwrap_or_default()
     };
     let version = value("redis_version");
-    let mut numbers = version.split('.').map_while(|number| number.parse::<u32>().ok());
-    if let (Some(major), Some(minor)) = (numbers.next(), numbers.next())
-        && (major, minor) < OLDEST
-    {
-        let (major, minor) = OLDEST;
-        return Err(RedisFault(format!("it is Redis {version}; {major}.{minor} or newer is needed")));
-    }
-    if value("role") == "slave" {
-        return Err(RedisFault::new(REPLICA));
+    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(u32::MAX));
+    if [numbers.next(), numbers.next()] < [Some(6), Some(2)] {
+        return Err(RedisFault(format!("it is Redis {version}; 6.2 or newer is needed")));
     }
     let evicts = !["", "0"].contains(&value("maxmemory").as_str()) && value("maxmemory_policy") != "noeviction";
     Ok(ServerInfo { version, evicts })
@@ -242,10 +227,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_is_too_old_or_a_replica_is_refused_by_name() {
+    fn a_server_that_is_too_old_is_refused_by_name() {
         let text = |info: &str| judge(info).unwrap_err().to_string();
         assert!(text("redis_version:6.0.16\r\nrole:master\r\n").contains("6.2 or newer"));
-        assert!(text("redis_version:7.2.4\r\nrole:slave\r\n").contains("replica"));
         let info = judge("redis_version:7.2.4\r\nrole:master\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n");
         assert_eq!(info.unwrap(), ServerInfo { version: "7.2.4".into(), evicts: false });
         assert!(judge("redis_version:8.0.0\nmaxmemory:1024\nmaxmemory_policy:allkeys-lru\n").unwrap().evicts);

@@ -102,7 +102,6 @@ impl Gateway {
                     self.follower.keys_changed();
                 }
             }
-            Ok(Notice::Everything) => gate.invalidate_all(),
             Err(loss) => {
                 match loss {
                     Loss::SilentNode => gate.ask_until(now.plus(write_time(&state))),

@@ -58,18 +58,14 @@ impl DayUse {
         self.unsaved += 1;
     }
 
-    /// Others know of so many, in which this process's are contained.
-    pub(super) fn learn(&mut self, count: DayCount) {
+    /// Others know of so many, in which this process's are contained; `admits_one`: one of them is new, and to be saved by it.
+    pub(super) fn learn(&mut self, count: DayCount, admits_one: bool) {
         if self.known.day == count.day {
             self.known.count = self.known.count.max(count.count);
         } else {
             *self = DayUse::from_store(count);
         }
-    }
-
-    /// One request of those that were learned is this process's, and to be saved by it.
-    pub(super) fn count_learned(&mut self) {
-        self.unsaved += 1;
+        self.unsaved += u64::from(admits_one);
     }
 
     /// The part of the count that is not in the store yet.
@@ -137,14 +133,13 @@ mod tests {
     #[test]
     fn what_redis_knows_counts_and_only_this_processs_part_is_saved() {
         let mut day = counted(2);
-        day.learn(DayCount { day: 20_000, count: 9 });
-        day.count_learned();
+        day.learn(DayCount { day: 20_000, count: 9 }, true);
         assert_eq!((day.used(NOON), day.unsaved().unwrap().count), (9, 3));
         day.saved(day.unsaved().unwrap(), 3);
         assert_eq!((day.used(NOON), day.unsaved()), (9, None));
-        day.learn(DayCount { day: 20_000, count: 4 });
+        day.learn(DayCount { day: 20_000, count: 4 }, false);
         assert_eq!(day.used(NOON), 9, "Redis has lost its data");
-        day.learn(DayCount { day: 20_001, count: 1 });
+        day.learn(DayCount { day: 20_001, count: 1 }, false);
         assert_eq!(day.used(NOON + DAY), 1);
     }
 

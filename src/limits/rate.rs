@@ -103,10 +103,11 @@ impl RateUse {
         self.full_at.saturating_sub(now.0)
     }
 
-    /// Charges one request under the rate that was adopted last: what is used up then, or how long there is to wait.
-    pub(super) fn charged(&self, limiter: &Limiter, now: Tick) -> Result<RateUse, Duration> {
-        let owed = limiter.charge(self.owed(now))?;
-        Ok(RateUse { full_at: now.0.saturating_add(owed), ..*self })
+    /// Charges one request under the rate that was adopted last, unless that is used up.
+    pub(super) fn charge(&mut self, limiter: &Limiter, now: Tick) -> bool {
+        let owed = limiter.charge(self.owed(now));
+        self.full_at = owed.map_or(self.full_at, |owed| now.0.saturating_add(owed));
+        owed.is_ok()
     }
 
     /// Charges one request that was admitted elsewhere, down to an empty bucket.
@@ -197,8 +198,8 @@ mod tests {
     /// Asks once, under this rate.
     fn ask(used: &mut RateUse, rate: Rate, at: u64) -> Result<(), Duration> {
         used.adopt(rate, Tick(at));
-        *used = used.charged(&Limiter::new(rate), Tick(at))?;
-        Ok(())
+        let is_within = used.charge(&Limiter::new(rate), Tick(at));
+        is_within.then_some(()).ok_or_else(|| used.level(rate, Tick(at)).next)
     }
 
     fn let_in(used: &mut RateUse, rate: Rate, at: u64) -> u64 {

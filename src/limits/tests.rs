@@ -215,7 +215,7 @@ fn owed(of: Limit, ms: u64) -> PerRate<Duration> {
 fn what_redis_says_counts_and_is_told_to_the_caller() {
     let policy = Policy::new(Arc::new(Tier { daily: Some(9), ..tier("standard") }));
     let caller = Caller::default();
-    let by = |told| DecidedBy { nodes: NonZeroU32::new(2).unwrap(), told: Some(told) };
+    let by = |told| DecidedBy { nodes: 2, told: Some(told) };
     let decided = caller.decide(&policy, GET, 0, by(told(true, 500, 4)));
     assert_eq!((decided.over, decided.used_today), (None, 3));
     assert!(level(&policy, &decided.levels).starts_with(r#""standard";r=30;t=1, "standard-daily";r=5;"#));
@@ -232,7 +232,7 @@ fn what_redis_says_counts_and_is_told_to_the_caller() {
 #[test]
 fn a_share_begins_full_and_is_charged_down_to_empty_with_all_that_is_let_in() {
     let (policy, caller) = (policy(rate(20, 40), None), Caller::default());
-    let alone = DecidedBy { nodes: NonZeroU32::new(2).unwrap(), told: None };
+    let alone = DecidedBy { nodes: 2, told: None };
     let let_in = |tick| (0..100).filter(|_| caller.decide(&policy, GET, tick, alone).over.is_none()).count();
     assert_eq!(let_in(0), 20);
     // What Redis grants is charged here, too, so that a flood gains no more than the share.
@@ -248,7 +248,7 @@ fn a_share_begins_full_and_is_charged_down_to_empty_with_all_that_is_let_in() {
         assert_eq!(caller.decide(&policy, GET, n * SECOND / 5, DecidedBy { told, ..alone }).over, None, "{n}");
     }
     // A share lets at least one request in.
-    let one_of_fifty = DecidedBy { nodes: NonZeroU32::new(50).unwrap(), told: None };
+    let one_of_fifty = DecidedBy { nodes: 50, told: None };
     let caller = Caller::default();
     let let_in = (0..100).filter(|_| caller.decide(&policy, GET, 0, one_of_fifty).over.is_none()).count();
     assert_eq!(let_in, 1);

@@ -131,7 +131,7 @@ impl Built {
         }
         supervise("a listener for callers", &serving.logs, serving.server.failed());
         let gateway = &serving.gateway;
-        gateway.shared_limits().inspect(|limits| limits.set_state(Some(NodeState::Serving)));
+        gateway.shared_limits().inspect(|limits| limits.set_state(NodeState::Serving));
         let is_first = predecessor.is_none();
         serving.handover = handover.map(|handover| handover.start(predecessor, gateway.clone()));
         print_ready(&urls, gateway.state().config.log.is_json(), gateway.clock(), demo.as_deref());

@@ -439,7 +439,7 @@ async fn a_redis_that_cannot_be_used_ends_check_and_serve_with_a_plain_message()
             open.push(stream);
         }
     });
-    is_refused(&url, &["it does not speak TLS (redis:// is without)"]).await;
+    is_refused(&url, &["if it does not speak TLS, name it by redis://"]).await;
     let speaks_tls = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", speaks_tls.local_addr().unwrap());
     std::thread::spawn(move || speaks_tls.incoming().for_each(drop));

@@ -149,7 +149,8 @@ async fn the_two_processes_of_a_hand_over_are_shown_without_a_warning() {
 async fn a_node_that_is_killed_is_named_until_another_takes_its_place() {
     let redis = Redis::start(&[]).await;
     let (here, mut there) = two_nodes(&redis).await;
-    says(&here, 0, &["edge-2", "serving"]).await;
+    let serves = async || status(&here).stdout.matches("serving").count() == 2;
+    eventually(PATIENCE, "both serve", serves).await;
     there.process().kill_hard();
     let named = async || status(&here).stderr.contains("node edge-2 (process ");
     eventually(Duration::from_secs(20), "it is named", named).await;
