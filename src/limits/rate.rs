@@ -17,14 +17,11 @@ use crate::config::Rate;
 #[derive(Debug)]
 pub struct Limiter {
     pub(super) rate: Rate,
-    governor: RateLimiter<u64, Owed, Now, NoOpMiddleware<Nanos>>,
+    governor: RateLimiter<u64, Now, Now, NoOpMiddleware<Nanos>>,
 }
 
-/// governor's store of states: a key is in how many nanoseconds from now everything has come back that was used up.
-#[derive(Debug)]
-struct Owed;
-
-/// governor's clock: all its times are relative to the time of the decision.
+/// governor's clock, whose times are all relative to the time of the decision, and its store of states: a key is in how many
+/// nanoseconds from now everything has come back that was used up.
 #[derive(Clone, Debug)]
 struct Now;
 
@@ -67,7 +64,7 @@ impl Limiter {
         // A period of 0 cannot be configured, and governor refuses to make one.
         let quota = Quota::with_period(Duration::from_nanos(rate.period_ns.max(1)));
         let quota = quota.unwrap_or(Quota::per_second(rate.burst)).allow_burst(rate.burst);
-        Limiter { rate, governor: RateLimiter::new(quota, Owed, Now) }
+        Limiter { rate, governor: RateLimiter::new(quota, Now, Now) }
     }
 
     /// Charges one request to a bucket that is full again after `owed` nanoseconds, and returns what it owes then; the
@@ -81,14 +78,13 @@ impl Limiter {
 impl Bucket {
     /// Charges one request; the error is the time until the charge would be possible.
     pub fn charge(&self, limiter: &Limiter, now: Tick) -> Result<(), Duration> {
-        let mut before = self.0.load(Ordering::Relaxed);
-        loop {
-            let after = now.0.saturating_add(limiter.charge(before.saturating_sub(now.0))?);
-            match self.0.compare_exchange_weak(before, after, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Ok(()),
-                Err(current) => before = current,
-            }
-        }
+        let mut charged = Ok(());
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full_at| {
+            let owed = limiter.charge(full_at.saturating_sub(now.0));
+            charged = owed.map(drop);
+            Some(now.0.saturating_add(owed.ok()?))
+        });
+        charged
     }
 
     /// Takes one charge back. What has come back meanwhile is not given twice: a bucket never holds more than its burst.
@@ -158,7 +154,7 @@ fn whole(rate: Rate) -> u64 {
     rate.period_ns.saturating_mul(rate.burst.get().into())
 }
 
-impl StateStore for Owed {
+impl StateStore for Now {
     type Key = u64;
 
     fn measure_and_replace<T, F, E>(&self, owed: &u64, decide: F) -> Result<T, E>

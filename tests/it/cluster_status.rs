@@ -89,7 +89,7 @@ async fn configurations_that_differ_are_named_by_the_command_the_dashboard_and_a
     };
     eventually(PATIENCE, "one configuration", async || configurations().await == 1.0).await;
     there.reload_with("burst = 1000000", "burst = 999999");
-    says(&here, 1, &["the configurations of the nodes differ", " at edge-1", " at edge-2"]).await;
+    says(&here, 1, &["the configurations of the nodes differ"]).await;
     eventually(PATIENCE, "two configurations", async || configurations().await == 2.0).await;
     let page = here.dashboard().await.get("/").await.text;
     assert!(page.contains("role=\"alert\">the configurations of the nodes differ"), "{page}");
@@ -116,7 +116,7 @@ async fn key_files_that_differ_are_named_until_each_node_has_read_the_same_keys(
     let file = here.world().text("keys.toml");
     let more = format!("[[key]]\nid = \"more\"\ndigest = {:?}\nguild = {GUILD:?}\n", digest("more"));
     there.world().write("keys.toml", format!("{file}{more}"));
-    says(&here, 1, &["the key files of the nodes differ", " at edge-1", " at edge-2"]).await;
+    says(&here, 1, &["the key files of the nodes differ"]).await;
     let counted = async || here.admin().await.with_token("").get("/metrics").await.text;
     let two = async || counted().await.contains("\nguildgate_cluster_key_files 2");
     eventually(PATIENCE, "two key files", two).await;
