@@ -202,18 +202,4 @@ mod tests {
         assert!((3000..=3600).contains(&hour.requests), "{}", hour.requests);
         assert!((82_800..=86_400).contains(&day.requests), "{}", day.requests);
     }
-
-    #[test]
-    fn requests_of_several_threads_are_all_counted_within_a_slot() {
-        let activity = Activity::default();
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| (0..1000).for_each(|_| activity.count(Some(12), Some(Limit::Rate), at(7))));
-            }
-        });
-        assert_eq!(
-            activity.recent(at(7)).day.over_limit,
-            Limit::ALL.map(|limit| if limit == Limit::Rate { 4000 } else { 0 })
-        );
-    }
 }

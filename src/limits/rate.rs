@@ -203,29 +203,6 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_admitted_at_once_and_then_one_a_period() {
-        let (mut used, rate) = (RateUse::default(), rate(SECOND, 3));
-        assert_eq!(let_in(&mut used, rate, 0), 3);
-        assert_eq!(ask(&mut used, rate, 0), Err(Duration::from_secs(1)));
-        assert_eq!(let_in(&mut used, rate, SECOND), 1);
-    }
-
-    #[test]
-    fn what_is_available_stays_available_up_to_the_new_burst_and_grows_at_the_new_rate() {
-        let (forty, one, fast) = (rate(SECOND / 20, 40), rate(SECOND / 20, 1), rate(SECOND / 100, 80));
-        let mut used = RateUse::default();
-        (0..10).for_each(|_| ask(&mut used, forty, 0).unwrap());
-        used.adopt(fast, Tick(0));
-        assert_eq!((used.level(fast, Tick(0)).remaining, used.level(fast, Tick(SECOND / 10)).remaining), (30, 40));
-        used.adopt(one, Tick(SECOND / 10));
-        assert_eq!(used.level(one, Tick(3600 * SECOND)).remaining, 1);
-        // An hour later it holds no more than one, so that is what a larger burst begins with.
-        used.adopt(forty, Tick(3600 * SECOND));
-        let levels = [3600, 3601, 3602].map(|second| used.level(forty, Tick(second * SECOND)).remaining);
-        assert_eq!(levels, [1, 21, 40]);
-    }
-
-    #[test]
     fn one_that_was_never_asked_begins_with_the_whole_burst_and_may_be_forgotten_once_its_largest_has_come_back() {
         let (small, large) = (rate(SECOND, 1), rate(SECOND, 40));
         assert_eq!(let_in(&mut RateUse::default(), large, 0), 40);
