@@ -179,7 +179,6 @@ impl Bus {
             Some(id) => id,
             None => stream.append(&mut writer, &[begun], true).await?.unwrap_or_default(), // it makes the stream
         };
-        self.outbox.lock().give_up();
         follower.opened(id, sent);
         Ok((writer, reader))
     }
@@ -220,9 +219,9 @@ impl Outbox {
     /// Resolves once the stream has the notice.
     fn push(&mut self, notice: Notice) -> oneshot::Receiver<()> {
         let (sender, confirmed) = oneshot::channel();
-        let is_full = self.waiting.len() >= MAX_WAITING;
+        let is_full = self.waiting.len() + self.sent.len() >= MAX_WAITING;
         if is_full {
-            self.waiting.clear();
+            (self.waiting, self.sent) = Default::default();
         }
         self.waiting.push((if is_full { EVERYTHING } else { notice }, sender));
         confirmed
@@ -233,18 +232,13 @@ impl Outbox {
         if self.is_leaving { Notice::Bye } else { Notice::Beat }
     }
 
-    /// What is to be appended now.
+    /// What is to be appended now. What was not confirmed before is told again.
     fn send(&mut self, entry: impl Fn(&Notice) -> String) -> Vec<String> {
-        self.sent = mem::take(&mut self.waiting);
+        self.sent.append(&mut self.waiting);
         if self.sent.is_empty() {
             return vec![entry(&self.idle())];
         }
         self.sent.iter().map(|(notice, _)| entry(notice)).collect()
-    }
-
-    /// What was not confirmed waits again.
-    fn give_up(&mut self) {
-        self.waiting.append(&mut self.sent);
     }
 }
 
@@ -408,12 +402,12 @@ mod tests {
         let mut confirmed = outbox.push(changed.clone());
         assert_eq!(send(&mut outbox), [format!("{changed:?}")]);
         outbox.push(Notice::Bye);
-        outbox.give_up();
-        assert_eq!(send(&mut outbox), ["Bye".to_owned(), format!("{changed:?}")]);
+        assert_eq!(send(&mut outbox), [format!("{changed:?}"), "Bye".to_owned()]);
         assert!(confirmed.try_recv().is_err());
         for _ in 0..=MAX_WAITING {
             outbox.push(changed.clone());
         }
-        assert_eq!(send(&mut outbox), [format!("{EVERYTHING:?}")]);
+        let told = send(&mut outbox);
+        assert_eq!((&*told[0], told.len()), (&*format!("{EVERYTHING:?}"), 3));
     }
 }

@@ -10,9 +10,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use redis::Script;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
-use super::nodes::{Node, NodeState};
+use super::nodes::{Node, NodeState, PROBE_EVERY, START_TIMEOUT, check, evicts_text};
 use super::redis::{RedisConnection, RedisFault, in_time};
 use crate::clock::{Clock, Tick};
 use crate::config::{Cluster, WhenAway};
@@ -60,8 +60,23 @@ pub struct SharedLimits {
 pub(super) const LIMIT_SCRIPT: &str = include_str!("limit.lua");
 
 impl SharedLimits {
-    pub(super) fn new(config: Cluster, clock: Clock) -> Arc<Self> {
-        Arc::new(SharedLimits {
+    /// Connects, and tries for five seconds.
+    ///
+    /// # Errors
+    /// Why Redis cannot be used, as a text for people.
+    pub async fn start(config: Cluster, clock: Clock) -> Result<Arc<Self>, String> {
+        let started = Instant::now();
+        let info = loop {
+            match check(&config).await {
+                Ok((info, _)) => break info,
+                Err(_) if started.elapsed() < START_TIMEOUT => sleep(PROBE_EVERY).await,
+                Err(fault) => return Err(format!("Redis at {} cannot be used: {fault}", config.redis)),
+            }
+        };
+        if info.evicts {
+            tracing::warn!("{}", evicts_text(&config));
+        }
+        Ok(Arc::new(SharedLimits {
             config,
             clock,
             script: Script::new(LIMIT_SCRIPT),
@@ -70,11 +85,11 @@ impl SharedLimits {
             decided_away: AtomicU64::new(0),
             failures: AtomicU32::new(0),
             incarnation: format!("{:016x}", fastrand::u64(..)),
-            started: Instant::now(),
+            started,
             nodes_seen: AtomicU32::new(1),
             state: Mutex::new(NodeState::Starting),
             nodes: Mutex::default(),
-        })
+        }))
     }
 
     /// Whether nobody waits for Redis.
@@ -146,7 +161,7 @@ impl SharedLimits {
     async fn question(&self, key: &Key, requests: u64, is_write: bool, deadline: Instant) -> Option<(u64, Told)> {
         let (tier, budget, name) = (key.policy.tier(), &key.budget, format!("{}:l:{}", self.config.prefix, key.id));
         let resets = budget.resets_day.swap(false, Ordering::AcqRel);
-        let known = budget.day().last();
+        let known = budget.day().known;
         let day = [tier.daily.unwrap_or(0), known.day.unsigned_abs(), known.count];
         let rates = Limit::RATES.iter().zip(tier.rates()).flat_map(|(limit, rate)| {
             let (period, burst) = rate.map_or((0, 0), |rate| (rate.period_ns, rate.burst.get()));

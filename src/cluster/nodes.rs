@@ -3,7 +3,6 @@
 //! whether it is back.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ use utoipa::ToSchema;
 use super::bus_redis::RedisStream;
 use super::limits::{LIMIT_SCRIPT, NO_QUESTION, ScriptAnswer, SharedLimits};
 use super::redis::{RedisConnection, RedisFault, ServerInfo, in_time};
-use crate::clock::{Clock, nanos};
+use crate::clock::nanos;
 use crate::config::Cluster;
 use crate::json::from_object;
 use crate::model::rough;
@@ -25,7 +24,7 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often a node tells of itself, and how often it tries whether Redis is back.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
-const PROBE_EVERY: Duration = Duration::from_millis(100);
+pub(super) const PROBE_EVERY: Duration = Duration::from_millis(100);
 
 /// How long telling and a check may take: longer than a request waits for Redis.
 const BEAT_WITHIN: Duration = Duration::from_secs(1);
@@ -143,25 +142,6 @@ async fn tell(
 }
 
 impl SharedLimits {
-    /// Connects, and tries for five seconds.
-    ///
-    /// # Errors
-    /// Why Redis cannot be used, as a text for people.
-    pub async fn start(config: Cluster, clock: Clock) -> Result<Arc<Self>, String> {
-        let begin = Instant::now();
-        let info = loop {
-            match check(&config).await {
-                Ok((info, _)) => break info,
-                Err(_) if begin.elapsed() < START_TIMEOUT => sleep(PROBE_EVERY).await,
-                Err(fault) => return Err(format!("Redis at {} cannot be used: {fault}", config.redis)),
-            }
-        };
-        if info.evicts {
-            tracing::warn!("{}", evicts_text(&config));
-        }
-        Ok(SharedLimits::new(config, clock))
-    }
-
     /// Tells the other nodes of this one, for as long as the process runs. `describe` adds what only the gateway knows of it.
     pub async fn run(&self, describe: impl Fn(Node) -> Node + Send) {
         loop {

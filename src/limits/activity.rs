@@ -95,7 +95,8 @@ impl Activity {
         let Some(counted) = self.0.get() else { return RecentActivity::default() };
         counted.begin_slot(now);
         let windows = counted.windows.lock();
-        let (number, newest) = (counted.newest.load(Ordering::Acquire), counted.read());
+        let number = counted.newest.load(Ordering::Acquire);
+        let newest = counted.counts.each_ref().map(|n| n.load(Ordering::Relaxed));
         RecentActivity {
             minute: sum(&windows.minute, number, newest),
             hour: sum(&windows.hour, number / IN_SLOT_OF_HOUR, newest),
@@ -121,10 +122,6 @@ impl Counted {
             add(&mut windows.day, ended / IN_SLOT_OF_DAY, counts);
             self.newest.store(number, Ordering::Release);
         }
-    }
-
-    fn read(&self) -> [u32; COUNTERS] {
-        self.counts.each_ref().map(|n| n.load(Ordering::Relaxed))
     }
 }
 

@@ -17,7 +17,8 @@ pub struct DayCount {
 /// The requests of a key on its last day, by whichever process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DayUse {
-    known: DayCount,
+    /// The last day on which a request was counted, and its count.
+    pub known: DayCount,
     /// How many of them this process has counted and the store does not have.
     unsaved: u64,
 }
@@ -71,11 +72,6 @@ impl DayUse {
     /// The part of the count that is not in the store yet.
     pub fn unsaved(&self) -> Option<DayCount> {
         (self.unsaved > 0).then_some(DayCount { day: self.known.day, count: self.unsaved })
-    }
-
-    /// The last day on which a request was counted, and its count.
-    pub fn last(&self) -> DayCount {
-        self.known
     }
 
     /// Gives the whole day back.

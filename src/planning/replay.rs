@@ -42,11 +42,11 @@ impl<'l> Replay<'l> {
         let key = &mut self.keys[recorded.key];
         if key.run != run {
             // Budgets are full at a start, but for the day.
-            (key.run, key.budget) = (run, Budget::with_day(key.budget.day().last()));
+            (key.run, key.budget) = (run, Budget::with_day(key.budget.day().known));
         }
         if key.gap != Some(gap) {
             // What was counted of the day in a gap is known by the next decision.
-            let (counted, day) = (key.budget.day().last(), day_of(unix));
+            let (counted, day) = (key.budget.day().known, day_of(unix));
             let before = if counted.day == day { counted.count } else { 0 };
             *key.budget.day() = DayUse::from_store(DayCount { day, count: before.max(decision.used_today) });
             key.gap = Some(gap);

@@ -387,8 +387,9 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn two_more_operations_fit_in_beside_each_limit() {
-        for (operation, over) in (0..6).flat_map(|operation| (0..OVER).map(move |over| (operation, over))) {
+    fn as_many_operations_as_there_is_room_for_fit_in_beside_each_limit() {
+        let operations = (bits::PACKED + 1) / OVER;
+        for (operation, over) in (0..operations).flat_map(|operation| (0..OVER).map(move |over| (operation, over))) {
             let packed = packed(operation, over);
             assert!(packed <= bits::PACKED);
             assert_eq!(unpacked(packed), (operation, over));
