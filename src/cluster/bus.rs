@@ -10,14 +10,16 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::mem;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use redis::aio::MultiplexedConnection;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 
-use super::bus_redis::{RedisReader, RedisStream, RedisWriter};
+use super::bus_redis::RedisStream;
 use super::{Freshness, RedisFault};
 use crate::clock::{Clock, Tick};
 use crate::model::{GuildId, MemberId};
@@ -29,13 +31,10 @@ const BEAT_INTERVAL: Duration = Duration::from_millis(100);
 /// A node of which nothing was read for so long has ended without a word, or is cut off.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 
-/// A connection by which a node hears nothing of itself for so long is of no use.
-const UNHEARD_AFTER: Duration = Duration::from_secs(2);
-
 /// Pause before the stream is opened again.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 
-/// The most notices that wait for a connection; with one more, all are told as [`Notice::Everything`].
+/// The most notices that wait for a connection. With one more, [`EVERYTHING`] is told instead of all.
 const MAX_WAITING: usize = 1024;
 
 /// How long a process that ends waits until the others know.
@@ -55,20 +54,15 @@ pub enum Notice {
     Changed { member: MemberId, settled: bool },
     /// Answers to the keys of a guild, about a member, or both are invalid; all where neither is given.
     Purge { guild: Option<GuildId>, member: Option<MemberId> },
-    /// All answers are invalid.
-    Everything,
     /// The node stops. It has no write under way.
     Bye,
 }
 
-/// What concerns the answers in memory.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// Another node told it.
-    Notice(Notice),
-    /// Notices may be missing: everything is to be dropped.
-    Lost(Loss),
-}
+/// All answers are invalid.
+const EVERYTHING: Notice = Notice::Purge { guild: None, member: None };
+
+/// What another node told; the error: notices may be missing, so everything is to be dropped.
+pub type Heard = Result<Notice, Loss>;
 
 /// Why notices may be missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,20 +90,16 @@ pub struct Bus {
     outbox: Mutex<Outbox>,
     /// There is something to tell.
     wake: Notify,
-    /// How many notices the stream has; `None` until it was opened for the first time.
-    confirmed: watch::Sender<Option<u64>>,
     /// When nothing was heard last, which the log says once.
     unheard_at: Mutex<Option<Tick>>,
 }
 
-/// What is still to be told, in any order.
+/// What is still to be told, in any order, and who waits until the stream has it.
 #[derive(Debug, Default)]
 struct Outbox {
-    waiting: Vec<Notice>,
+    waiting: Vec<(Notice, oneshot::Sender<()>)>,
     /// Appended, and not yet confirmed.
-    sent: Vec<Notice>,
-    /// How many there were.
-    told: u64,
+    sent: Vec<(Notice, oneshot::Sender<()>)>,
     is_leaving: bool,
 }
 
@@ -120,7 +110,6 @@ impl Bus {
             freshness: Freshness::followed_since(clock.now()),
             outbox: Mutex::default(),
             wake: Notify::new(),
-            confirmed: watch::Sender::new(None),
             unheard_at: Mutex::new(None),
             clock,
         }
@@ -136,12 +125,11 @@ impl Bus {
     /// # Errors
     /// It has not within this time. The notice is told until it has.
     pub fn tell(&self, notice: Notice, within: Duration) -> impl Future<Output = Result<(), NotConfirmed>> + use<> {
-        let number = self.outbox.lock().push(notice);
+        let confirmed = self.outbox.lock().push(notice);
         self.wake.notify_one();
-        let mut confirmed = self.confirmed.subscribe();
         async move {
-            match timeout(within, confirmed.wait_for(|confirmed| *confirmed >= Some(number))).await {
-                Ok(Ok(_)) => Ok(()),
+            match timeout(within, confirmed).await {
+                Ok(Ok(())) => Ok(()),
                 Ok(Err(_)) | Err(_) => Err(NotConfirmed),
             }
         }
@@ -160,19 +148,14 @@ impl Bus {
         let _ = self.tell(Notice::Bye, LEAVE_WITHIN).await;
     }
 
-    /// Waits until the stream was opened for the first time.
-    pub async fn has_begun(&self) {
-        let _ = self.confirmed.subscribe().wait_for(Option::is_some).await; // not closed while `self` has the sender
-    }
-
     /// Follows the stream, and opens it again whenever that fails, until it is dropped.
     pub async fn run(&self, stream: &RedisStream, apply: impl FnMut(Heard) + Send) {
-        let mut follower = Follower { bus: self, apply, others: HashMap::new(), may_miss: false, read: String::new() };
+        let mut follower = Follower::new(self, apply);
         loop {
             let fault = match self.open(stream, &mut follower).await {
                 Ok((writer, reader)) => tokio::select! {
-                    fault = self.append_all(writer) => fault,
-                    fault = follower.read_all(reader) => fault,
+                    fault = self.append_all(stream, writer) => fault,
+                    fault = follower.read_all(stream, reader) => fault,
                 },
                 Err(fault) => fault,
             };
@@ -182,32 +165,35 @@ impl Bus {
         }
     }
 
+    /// A connection that appends, and one that reads.
     async fn open(
         &self,
         stream: &RedisStream,
         follower: &mut Follower<'_, impl FnMut(Heard) + Send>,
-    ) -> Result<(RedisWriter, RedisReader), RedisFault> {
-        let (mut writer, mut reader) = stream.connect().await?;
+    ) -> Result<(MultiplexedConnection, MultiplexedConnection), RedisFault> {
+        let (mut writer, reader) = stream.connect().await?;
         let sent = self.clock.now();
-        let first = self.outbox.lock().idle();
-        let id = writer.begin(&self.entry(sent, &first), &self.entry(sent, &Notice::Everything)).await?;
-        // What was appended meanwhile may tell of writes of unknown outcome. A stream that was begun anew has it not.
-        reader.after = if is_before(&follower.read, &id) { follower.read.clone() } else { id };
-        self.outbox.lock().give_up();
-        follower.opened(sent, self.clock.now());
-        self.confirmed.send_modify(|confirmed| *confirmed = confirmed.or(Some(0)));
+        let first = self.entry(sent, &self.outbox.lock().idle());
+        let begun = self.entry(sent, &EVERYTHING);
+        let id = match stream.append(&mut writer, &[first], false).await? {
+            Some(id) => id,
+            None => stream.append(&mut writer, &[begun], true).await?.unwrap_or_default(), // it makes the stream
+        };
+        follower.opened(id, sent);
         Ok((writer, reader))
     }
 
-    async fn append_all(&self, mut writer: RedisWriter) -> RedisFault {
+    async fn append_all(&self, stream: &RedisStream, mut writer: MultiplexedConnection) -> RedisFault {
         loop {
-            let (sent, (notices, count)) = (self.clock.now(), self.outbox.lock().send());
-            let entries: Vec<String> = notices.iter().map(|notice| self.entry(sent, notice)).collect();
-            if let Err(fault) = writer.append(&entries).await {
-                return fault;
+            let entries = self.outbox.lock().send(|notice| self.entry(self.clock.now(), notice));
+            match stream.append(&mut writer, &entries, false).await {
+                Ok(Some(_)) => {}
+                Ok(None) => return RedisFault::new("somebody has removed the stream"),
+                Err(fault) => return fault,
             }
-            self.outbox.lock().sent.clear();
-            self.confirmed.send_replace(Some(count));
+            for (_, confirmed) in mem::take(&mut self.outbox.lock().sent) {
+                let _ = confirmed.send(()); // who told it may have waited too long
+            }
             let _ = timeout(BEAT_INTERVAL, self.wake.notified()).await;
         }
     }
@@ -230,14 +216,15 @@ impl Bus {
 }
 
 impl Outbox {
-    /// The number of the notice.
-    fn push(&mut self, notice: Notice) -> u64 {
-        if self.waiting.len() >= MAX_WAITING {
-            self.waiting = vec![Notice::Everything];
+    /// Resolves once the stream has the notice.
+    fn push(&mut self, notice: Notice) -> oneshot::Receiver<()> {
+        let (sender, confirmed) = oneshot::channel();
+        let is_full = self.waiting.len() + self.sent.len() >= MAX_WAITING;
+        if is_full {
+            (self.waiting, self.sent) = Default::default();
         }
-        self.waiting.push(notice);
-        self.told += 1;
-        self.told
+        self.waiting.push((if is_full { EVERYTHING } else { notice }, sender));
+        confirmed
     }
 
     /// What a node tells that has nothing to tell.
@@ -245,18 +232,13 @@ impl Outbox {
         if self.is_leaving { Notice::Bye } else { Notice::Beat }
     }
 
-    /// What is to be appended now, and how many notices the stream then has.
-    fn send(&mut self) -> (Vec<Notice>, u64) {
-        if self.waiting.is_empty() {
-            self.waiting.push(self.idle());
+    /// What is to be appended now. What was not confirmed before is told again.
+    fn send(&mut self, entry: impl Fn(&Notice) -> String) -> Vec<String> {
+        self.sent.append(&mut self.waiting);
+        if self.sent.is_empty() {
+            return vec![entry(&self.idle())];
         }
-        self.sent = std::mem::take(&mut self.waiting);
-        (self.sent.clone(), self.told)
-    }
-
-    /// What was not confirmed waits again.
-    fn give_up(&mut self) {
-        self.waiting.append(&mut self.sent);
+        self.sent.iter().map(|(notice, _)| entry(notice)).collect()
     }
 }
 
@@ -269,38 +251,44 @@ struct Follower<'b, A> {
     others: HashMap<u64, Tick>,
     /// Notices may be missing that were told before this connection.
     may_miss: bool,
-    /// The id of the last entry that was read.
-    read: String,
+    /// The id of the last entry that was read; empty: none was.
+    after: String,
 }
 
-impl<A: FnMut(Heard) + Send> Follower<'_, A> {
-    /// From here on, everything is read that comes after an entry that was sent then.
-    fn opened(&mut self, sent: Tick, now: Tick) {
+impl<'b, A: FnMut(Heard) + Send> Follower<'b, A> {
+    fn new(bus: &'b Bus, apply: A) -> Self {
+        Follower { bus, apply, others: HashMap::new(), may_miss: false, after: String::new() }
+    }
+
+    /// The entry of this id, which was sent then, is the first one of a connection.
+    fn opened(&mut self, id: String, sent: Tick) {
         // They may have lost their connections as well.
+        let now = self.bus.clock.now();
         self.others.values_mut().for_each(|heard_at| *heard_at = now);
-        self.may_miss = self.bus.confirmed.borrow().is_some();
+        self.may_miss = !self.after.is_empty();
         if !self.may_miss {
-            (self.apply)(Heard::Notice(Notice::Everything));
+            (self.apply)(Ok(EVERYTHING));
             self.bus.freshness.confirm(sent);
+        }
+        // What was appended meanwhile may tell of writes of unknown outcome. A server whose clock is behind has it not.
+        let millis = |id: &str| id.split('-').next()?.parse::<u64>().ok();
+        if self.after.is_empty() || millis(&self.after) > millis(&id) {
+            self.after = id;
         }
     }
 
-    async fn read_all(&mut self, mut reader: RedisReader) -> RedisFault {
+    async fn read_all(&mut self, stream: &RedisStream, mut reader: MultiplexedConnection) -> RedisFault {
         loop {
-            match reader.next().await {
+            match stream.read(&mut reader, &mut self.after).await {
                 Ok(entries) => entries.iter().for_each(|text| self.read(text, self.bus.clock.now())),
                 Err(fault) => return fault,
-            }
-            self.read.clone_from(&reader.after);
-            if self.bus.freshness.age(self.bus.clock.now()) > Some(UNHEARD_AFTER) {
-                return RedisFault::new(format!("its own notices were not read for {UNHEARD_AFTER:?}"), true);
             }
         }
     }
 
     fn read(&mut self, text: &str, now: Tick) {
         let Ok(Entry(from, sent, notice)) = serde_json::from_str(text) else {
-            return (self.apply)(Heard::Lost(Loss::BadEntry));
+            return (self.apply)(Err(Loss::BadEntry));
         };
         if from == self.bus.incarnation {
             return self.read_own(Tick(sent), now);
@@ -309,29 +297,23 @@ impl<A: FnMut(Heard) + Send> Follower<'_, A> {
             Notice::Bye => self.others.remove(&from),
             _ => self.others.insert(from, now),
         };
-        (self.apply)(Heard::Notice(notice));
+        (self.apply)(Ok(notice));
     }
 
     /// All that others had told by `sent` was read.
     fn read_own(&mut self, sent: Tick, now: Tick) {
         let was_unheard = self.bus.freshness.is_stale(now);
-        if std::mem::take(&mut self.may_miss) || was_unheard {
-            (self.apply)(Heard::Lost(Loss::Unheard));
+        if mem::take(&mut self.may_miss) || was_unheard {
+            (self.apply)(Err(Loss::Unheard));
         }
         let known = self.others.len();
         self.others.retain(|_, heard_at| sent.since(*heard_at) < SILENT_AFTER);
         if self.others.len() < known {
-            (self.apply)(Heard::Lost(Loss::SilentNode));
+            (self.apply)(Err(Loss::SilentNode));
         }
         self.bus.freshness.confirm(sent); // last, when everything has taken effect
         self.bus.report(was_unheard, now, &"its own notices come back late");
     }
-}
-
-/// Whether the entry of one id comes before that of another; not if one is no id.
-fn is_before(one: &str, other: &str) -> bool {
-    let place = |id: &str| id.split_once('-').map(|(ms, n)| Some((ms.parse::<u64>().ok()?, n.parse::<u64>().ok()?)));
-    matches!((place(one), place(other)), (Some(Some(one)), Some(Some(other))) if one < other)
 }
 
 #[cfg(test)]
@@ -363,7 +345,6 @@ mod tests {
             Notice::Purge { guild: None, member: None },
             Notice::Purge { guild: Some(guild.clone()), member: None },
             Notice::Purge { guild: Some(guild), member: Some(member()) },
-            Notice::Everything,
             Notice::Bye,
         ] {
             let Entry(from, sent, read) = serde_json::from_str(&bus.entry(Tick(7), &notice)).unwrap();
@@ -387,33 +368,27 @@ mod tests {
         let (clock, mut applied) = (Clock::manual(0), Vec::new());
         let bus = Bus::new(clock.clone());
         let apply = |heard| applied.push(heard);
-        let mut follower = Follower { bus: &bus, apply, others: HashMap::new(), may_miss: false, read: String::new() };
+        let mut follower = Follower::new(&bus, apply);
         heard(&mut follower, &[beat(1), beat(2), r#"[2,0,"bye"]"#.to_owned()]);
         for _ in 0..20 {
             clock.advance(BEAT_INTERVAL);
             heard(&mut follower, &[bus.entry(clock.now(), &Notice::Beat)]);
         }
-        let lost: Vec<Heard> = applied.into_iter().filter(|heard| matches!(heard, Heard::Lost(_))).collect();
-        assert_eq!(lost, [Heard::Lost(Loss::SilentNode)]);
+        let lost: Vec<Heard> = applied.into_iter().filter(Result::is_err).collect();
+        assert_eq!(lost, [Err(Loss::SilentNode)]);
     }
 
     #[test]
     fn what_is_in_memory_counts_again_only_once_it_was_dropped() {
         let (clock, mut applied) = (Clock::manual(0), Vec::new());
         let bus = Bus::new(clock.clone());
-        let mut follower = Follower {
-            bus: &bus,
-            apply: |heard| applied.push((heard, bus.freshness.is_stale(clock.now()))),
-            others: HashMap::new(),
-            may_miss: false,
-            read: String::new(),
-        };
+        let mut follower = Follower::new(&bus, |heard| applied.push((heard, bus.freshness.is_stale(clock.now()))));
         let sent = clock.now();
         clock.advance(SECOND);
         heard(&mut follower, &[bus.entry(sent, &Notice::Beat)]);
         assert!(bus.freshness.is_stale(clock.now()), "it is as old as it was");
         heard(&mut follower, &[bus.entry(clock.now(), &Notice::Beat), "x".to_owned()]);
-        let lost = |loss| Heard::Lost(loss);
+        let lost = |loss| Err(loss);
         let expected = [(lost(Loss::Unheard), true), (lost(Loss::Unheard), true), (lost(Loss::BadEntry), false)];
         assert_eq!(applied, expected);
     }
@@ -421,17 +396,18 @@ mod tests {
     #[test]
     fn what_was_not_confirmed_is_told_again_and_too_much_of_it_as_everything() {
         let mut outbox = Outbox::default();
-        assert_eq!(outbox.send(), (vec![Notice::Beat], 0));
+        let send = |outbox: &mut Outbox| outbox.send(|notice| format!("{notice:?}"));
         let changed = Notice::Changed { member: member(), settled: true };
-        outbox.push(changed.clone());
-        assert_eq!(outbox.send(), (vec![changed.clone()], 1));
+        assert_eq!(send(&mut outbox), ["Beat"]);
+        let mut confirmed = outbox.push(changed.clone());
+        assert_eq!(send(&mut outbox), [format!("{changed:?}")]);
         outbox.push(Notice::Bye);
-        outbox.give_up();
-        assert_eq!(outbox.send(), (vec![Notice::Bye, changed.clone()], 2));
-        outbox.sent.clear();
+        assert_eq!(send(&mut outbox), [format!("{changed:?}"), "Bye".to_owned()]);
+        assert!(confirmed.try_recv().is_err());
         for _ in 0..=MAX_WAITING {
             outbox.push(changed.clone());
         }
-        assert_eq!(outbox.send(), (vec![Notice::Everything, changed], 3 + MAX_WAITING as u64));
+        let told = send(&mut outbox);
+        assert_eq!((&*told[0], told.len()), (&*format!("{EVERYTHING:?}"), 3));
     }
 }

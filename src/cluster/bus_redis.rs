@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::streams::{StreamReadOptions, StreamReadReply};
-use redis::{AsyncCommands, Cmd, cmd};
-use tokio::time::timeout;
+use redis::{AsyncCommands, cmd};
 
-use super::redis::{RedisFault, note_garbage, open_alone};
+use super::redis::{RedisFault, open_alone};
 use crate::config::{Cluster, RedisAt};
 
 /// About how many entries the stream keeps: more than all nodes append in a second, in some 3 MB.
@@ -50,110 +49,69 @@ impl RedisStream {
     pub(super) async fn check(&self) -> Result<(), RedisFault> {
         let probe = RedisStream { at: self.at.clone(), key: format!("{}:probe", self.key), replicas: self.replicas };
         let (mut writer, mut reader) = probe.connect().await?;
-        writer.begin("probe", "probe").await?;
-        "0".clone_into(&mut reader.after);
-        reader.next().await?;
-        in_time(cmd("DEL").arg(&probe.key).query_async(&mut writer.connection)).await
+        probe.append(&mut writer, &["probe".to_owned()], true).await?;
+        probe.read(&mut reader, &mut "0".to_owned()).await?;
+        in_time(cmd("DEL").arg(&probe.key).query_async(&mut writer)).await
     }
 
-    pub(super) async fn connect(&self) -> Result<(RedisWriter, RedisReader), RedisFault> {
-        let (writer, reader) = tokio::try_join!(open_alone(&self.at), open_alone(&self.at))?;
-        let writer = RedisWriter { connection: writer, key: self.key.clone(), replicas: self.replicas };
-        Ok((writer, RedisReader { connection: reader, key: self.key.clone(), after: "$".to_owned() }))
-    }
-}
-
-/// The connection that appends.
-#[derive(Debug)]
-pub(super) struct RedisWriter {
-    connection: MultiplexedConnection,
-    key: String,
-    replicas: u32,
-}
-
-impl RedisWriter {
-    /// Appends the first entry of this connection, or `anew` where there is no stream; returns its id.
-    pub(super) async fn begin(&mut self, first: &str, anew: &str) -> Result<String, RedisFault> {
-        let begun = async {
-            match self.xadd(true, first).query_async(&mut self.connection).await? {
-                Some(id) => Ok(id),
-                None => self.xadd(false, anew).query_async(&mut self.connection).await,
-            }
-        };
-        match in_time(begun).await {
-            Ok(id) => self.wait_for_replicas().await.map(|()| id),
-            Err(fault) if fault.is_of_another_type() => {
-                note_garbage(&self.key);
-                in_time(cmd("DEL").arg(&self.key).query_async::<()>(&mut self.connection)).await?;
-                Err(fault)
-            }
-            Err(fault) => Err(fault),
-        }
+    /// A connection that appends, and one that reads.
+    pub(super) async fn connect(&self) -> Result<(MultiplexedConnection, MultiplexedConnection), RedisFault> {
+        tokio::try_join!(open_alone(&self.at), open_alone(&self.at))
     }
 
-    /// Appends all entries. An error leaves open which of them are there.
-    pub(super) async fn append(&mut self, entries: &[String]) -> Result<(), RedisFault> {
+    /// Appends all entries, and returns the id of the last one; `None`: there is no stream, which only one that begins makes.
+    /// An error leaves open which of the entries are there.
+    pub(super) async fn append(
+        &self,
+        writer: &mut MultiplexedConnection,
+        entries: &[String],
+        begins: bool,
+    ) -> Result<Option<String>, RedisFault> {
         let mut pipe = redis::pipe();
         for text in entries {
-            pipe.add_command(self.xadd(true, text));
+            let xadd = pipe.cmd("XADD").arg(&self.key);
+            if !begins {
+                xadd.arg("NOMKSTREAM");
+            }
+            xadd.arg("MAXLEN").arg("~").arg(MAX_ENTRIES).arg("*").arg(FIELD).arg(text);
         }
-        let ids: Vec<Option<String>> = in_time(pipe.query_async(&mut self.connection)).await?;
-        if ids.iter().any(Option::is_none) {
-            return Err(RedisFault::new("somebody has removed the stream", true));
+        let appended: Result<Vec<Option<String>>, _> = in_time(pipe.query_async(writer)).await;
+        if appended.as_ref().is_err_and(RedisFault::is_garbage) {
+            in_time(cmd("DEL").arg(&self.key).query_async::<()>(writer)).await?;
         }
-        self.wait_for_replicas().await
+        let ids = appended.map_err(|fault| fault.noted(&self.key))?;
+        let Some(last) = ids.into_iter().collect::<Option<Vec<_>>>().and_then(|mut ids| ids.pop()) else {
+            return Ok(None);
+        };
+        if self.replicas > 0 {
+            let wait = cmd("WAIT").arg(self.replicas).arg(WAIT_MILLIS).take();
+            let reached: u32 = in_time(wait.query_async(writer)).await?;
+            if reached < self.replicas {
+                let text = format!("only {reached} of {} replicas have a notice (cluster.replicas)", self.replicas);
+                return Err(RedisFault::new(text));
+            }
+        }
+        Ok(Some(last))
     }
 
-    fn xadd(&self, must_exist: bool, text: &str) -> Cmd {
-        let mut xadd = cmd("XADD");
-        xadd.arg(&self.key);
-        if must_exist {
-            xadd.arg("NOMKSTREAM");
-        }
-        xadd.arg("MAXLEN").arg("~").arg(MAX_ENTRIES).arg("*").arg(FIELD).arg(text);
-        xadd
-    }
-
-    async fn wait_for_replicas(&mut self) -> Result<(), RedisFault> {
-        if self.replicas == 0 {
-            return Ok(());
-        }
-        let wait = cmd("WAIT").arg(self.replicas).arg(WAIT_MILLIS).take();
-        let reached: u32 = in_time(wait.query_async(&mut self.connection)).await?;
-        if reached < self.replicas {
-            let message = format!("only {reached} of {} replicas have a notice (cluster.replicas)", self.replicas);
-            return Err(RedisFault::new(message, true));
-        }
-        Ok(())
-    }
-}
-
-/// The connection that reads.
-#[derive(Debug)]
-pub(super) struct RedisReader {
-    connection: MultiplexedConnection,
-    key: String,
-    /// The id of the last entry that was read.
-    pub(super) after: String,
-}
-
-impl RedisReader {
-    /// Waits for entries; none within a second. The text of one that has none is empty.
-    pub(super) async fn next(&mut self) -> Result<Vec<String>, RedisFault> {
+    /// Waits for entries after the one with this id, and moves it on. The text of one that has none is empty.
+    pub(super) async fn read(
+        &self,
+        reader: &mut MultiplexedConnection,
+        after: &mut String,
+    ) -> Result<Vec<String>, RedisFault> {
         let options = StreamReadOptions::default().count(READ_COUNT).block(BLOCK_MILLIS);
         let read: Option<StreamReadReply> =
-            in_time(self.connection.xread_options(&[&self.key], &[&self.after], &options)).await?;
+            in_time(reader.xread_options(&[&self.key], &[after.as_str()], &options)).await?;
         let entries: Vec<_> = read.into_iter().flat_map(|read| read.keys).flat_map(|stream| stream.ids).collect();
-        if let Some(last) = entries.last() {
-            self.after.clone_from(&last.id);
-        }
+        let Some(last) = entries.last() else {
+            return Err(RedisFault::new("not even this node's own notices were read for a second"));
+        };
+        after.clone_from(&last.id);
         Ok(entries.iter().map(|entry| entry.get(FIELD).unwrap_or_default()).collect())
     }
 }
 
 async fn in_time<T>(command: impl Future<Output = redis::RedisResult<T>>) -> Result<T, RedisFault> {
-    match timeout(ANSWER_WITHIN, command).await {
-        Ok(result) => Ok(result?),
-        Err(_) => Err(RedisFault::new(format!("a notice took longer than {ANSWER_WITHIN:?}"), true)),
-    }
+    super::redis::in_time("a notice", ANSWER_WITHIN, async { Ok(command.await?) }).await
 }

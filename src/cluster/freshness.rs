@@ -34,17 +34,12 @@ impl Freshness {
     /// Whether too much may have changed by `now` to use any answer in memory, whether or not the follower runs: a
     /// process that stood still goes on with requests before it reads its sources.
     pub fn is_stale(&self, now: Tick) -> bool {
-        self.as_of().is_some_and(|as_of| Freshness::is_too_old(as_of, now))
+        self.age(now) >= Some(MAX_AGE)
     }
 
     /// How long ago everything was last known; `None` while nobody follows the source.
     pub fn age(&self, now: Tick) -> Option<Duration> {
         self.as_of().map(|as_of| now.since(as_of))
-    }
-
-    /// Whether what was current as of `as_of` is too old at `now`.
-    pub fn is_too_old(as_of: Tick, now: Tick) -> bool {
-        now.since(as_of) >= MAX_AGE
     }
 
     /// The tick up to which everything is known; `None` while nobody follows the source.

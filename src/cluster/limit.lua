@@ -1,10 +1,9 @@
 -- Decides on n requests of one key at once, by this server's own clock: all of a request's limits are charged, or none.
 -- KEYS[1] is a hash: `rate1`, `rate2` and so on have "TAT PERIOD BURST MOST", `day` has "DAY COUNT". TAT is when
--- everything has come back, in microseconds; PERIOD is in nanoseconds, and MOST is the largest burst that was in force.
--- ARGV: n, whether the day is given back, the number of the day (0: no limit), and the day and the count that the node
--- knows; then for each rate its period and burst (0: no limit), and whether it counts these requests.
--- Answer: how many are let in, the day, its count, the time in seconds, 1 if something else stood there, and a list of
--- what each rate owes (nanoseconds).
+-- everything has come back, in microseconds; PERIOD is in nanoseconds; MOST is the largest burst that was ever in force.
+-- ARGV: n, whether the day is given back, the most of a day (0: any), the day and count that the node knows; then for each
+-- rate its period and burst (0: no limit), and whether it counts these requests.
+-- Answer: how many are let in, the day, its count, the time in seconds, and what each rate owes (nanoseconds).
 local RATES_BEGIN, ARGUMENTS_OF_A_RATE = 5, 3
 local arg = {}
 for n = 1, #ARGV do arg[n] = tonumber(ARGV[n]) end
@@ -13,25 +12,17 @@ local fields = { 'day' }
 for at = 1, (#arg - RATES_BEGIN) / ARGUMENTS_OF_A_RATE do fields[at + 1] = 'rate' .. at end
 local clock = redis.call('TIME')
 local now, today = clock[1] * 1000000 + clock[2], math.floor(clock[1] / 86400)
-local garbage = 0
 local hash = redis.pcall('HMGET', KEYS[1], unpack(fields))
-if hash.err then
-  redis.call('DEL', KEYS[1])
-  hash, garbage = {}, 1
-end
-local function numbers(text, count)
+if hash.err then return redis.call('DEL', KEYS[1]) and hash end -- something else stood there
+local function numbers(text)
   local list = {}
-  for word in string.gmatch(text or '', '%S+') do
-    local number = tonumber(word)
-    if number and number >= 0 and number < 9e15 then list[#list + 1] = number end
-  end
-  if #list == count then return unpack(list) end
-  if text then garbage = 1 end
+  for word in string.gmatch(text or '', '%S+') do list[#list + 1] = tonumber(word) or 0 end
+  return unpack(list)
 end
 -- A rate as it is now; nil: there is none. Another rate than the stored one: what is available stays available, up to the new burst.
 local function rate(text, period, burst)
-  local tat, before, held, most = numbers(text, 4)
-  if not tat or before == 0 then
+  local tat, before, held, most = numbers(text)
+  if not most or before == 0 then
     return period > 0 and { owed = 0, period = period, burst = burst, most = burst } or nil
   end
   local owed = math.min(math.max(tat - now, 0) * 1000, before * held)
@@ -41,9 +32,9 @@ local function rate(text, period, burst)
   end
   return { owed = owed, period = period, burst = burst, most = math.max(most, burst) }
 end
-local day, count = numbers(hash[1], 2)
+local day, count = numbers(hash[1])
 if day == today + 1 then today = day end -- a clock that was set back over midnight gives nobody a new day
-if day ~= today then count = arg[4] == today and arg[5] or 0 end
+if day ~= today or not count then count = arg[4] == today and arg[5] or 0 end
 if resets then count = 0 end
 local rates, charged, owed = {}, {}, {}
 for at = 1, #fields - 1 do
@@ -69,4 +60,4 @@ if count > 0 or resets then
 end
 redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.ceil(keep)))
 for at = 1, #fields - 1 do owed[at] = rates[at] and rates[at].owed or 0 end
-return { n, today, count, tonumber(clock[1]), garbage, owed }
+return { n, today, count, tonumber(clock[1]), owed }

@@ -3,24 +3,22 @@
 //! apart. A refusal is remembered for the time that it says, at most 100 ms, so that a flood costs Redis nothing. While
 //! Redis does not answer, this node decides by `cluster.when_away`.
 
-use std::mem;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use redis::Script;
-use tokio::sync::{Notify, oneshot};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout_at};
 
-use super::nodes::{NodeRecords, NodeState};
-use super::redis::{RedisConnection, RedisFault, note_garbage};
+use super::nodes::{Node, NodeState, PROBE_EVERY, START_TIMEOUT, check, evicts_text};
+use super::redis::{RedisConnection, RedisFault, in_time};
 use crate::clock::{Clock, Tick};
-use crate::config::{Cluster, Tier, WhenAway};
+use crate::config::{Cluster, WhenAway};
 use crate::keys::Key;
-use crate::limits::{Budget, DayCount, DecidedBy, Told};
-use crate::model::{KeyId, Limit, PerRate};
+use crate::limits::{Answer, DayCount, DecidedBy, Told};
+use crate::model::{Limit, PerRate};
 
 /// Failures in a row after which Redis is away, and no request waits for it.
 const FAILURES: u32 = 3;
@@ -28,59 +26,70 @@ const FAILURES: u32 = 3;
 /// How long a refusal is remembered at most: so much later another node's refusal may have been told of a reset or a reload.
 const REMEMBERED: Duration = Duration::from_millis(100);
 
+/// What the script answers: the last line of `limit.lua`.
+pub(super) type ScriptAnswer = (u64, i64, u64, i64, PerRate<u64>);
+
+/// A question about no request.
+pub(super) const NO_QUESTION: [u64; 5 + 3 * Limit::RATES.len()] = [0; _];
+
 /// The limits of all keys, shared with other nodes.
 #[derive(Debug)]
 pub struct SharedLimits {
     pub(super) config: Cluster,
-    pub(super) clock: Clock,
+    clock: Clock,
     script: Script,
     connection: tokio::sync::Mutex<Option<RedisConnection>>,
-    pub counters: Counters,
+    /// Questions that were answered, and those that were not.
+    pub questions: [AtomicU64; 2],
+    /// Requests that were decided without Redis, by `when_away`.
+    pub decided_away: AtomicU64,
     /// In a row.
-    pub(super) failures: AtomicU32,
+    failures: AtomicU32,
     /// Names this process among all that ever had this node's name: 16 hexadecimal digits.
     pub(super) incarnation: String,
     pub(super) started: Instant,
     /// How many nodes count, as last seen.
     pub(super) nodes_seen: AtomicU32,
-    pub(super) nodes: Mutex<NodeRecords>,
-    /// The other nodes are to be told something, or Redis has just gone away.
-    pub(super) wake: Notify,
+    /// What this node does.
+    pub(super) state: Mutex<NodeState>,
+    /// All nodes, as last seen.
+    pub(super) nodes: Mutex<Vec<Node>>,
 }
-
-/// What `/metrics` shows.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Questions that were answered, and those that were not.
-    pub questions: [AtomicU64; 2],
-    /// Requests that were decided without Redis, by `when_away`.
-    pub decided_away: AtomicU64,
-}
-
-/// What the script answers: the last line of `limit.lua`.
-pub(super) type ScriptAnswer = (u64, u64, u64, u64, u64, PerRate<u64>);
 
 /// Decides on the requests of one key.
-pub(super) fn limit_script() -> Script {
-    Script::new(include_str!("limit.lua"))
-}
+pub(super) const LIMIT_SCRIPT: &str = include_str!("limit.lua");
 
 impl SharedLimits {
-    pub(super) fn new(config: Cluster, clock: Clock) -> Arc<Self> {
-        let nodes = NodeRecords { state: Some(NodeState::Starting), list: Vec::new(), read_at: clock.now() };
-        Arc::new(SharedLimits {
+    /// Connects, and tries for five seconds.
+    ///
+    /// # Errors
+    /// Why Redis cannot be used, as a text for people.
+    pub async fn start(config: Cluster, clock: Clock) -> Result<Arc<Self>, String> {
+        let started = Instant::now();
+        let info = loop {
+            match check(&config).await {
+                Ok((info, _)) => break info,
+                Err(_) if started.elapsed() < START_TIMEOUT => sleep(PROBE_EVERY).await,
+                Err(fault) => return Err(format!("Redis at {} cannot be used: {fault}", config.redis)),
+            }
+        };
+        if info.evicts {
+            tracing::warn!("{}", evicts_text(&config));
+        }
+        Ok(Arc::new(SharedLimits {
             config,
             clock,
-            script: limit_script(),
+            script: Script::new(LIMIT_SCRIPT),
             connection: tokio::sync::Mutex::default(),
-            counters: Counters::default(),
+            questions: Default::default(),
+            decided_away: AtomicU64::new(0),
             failures: AtomicU32::new(0),
             incarnation: format!("{:016x}", fastrand::u64(..)),
-            started: Instant::now(),
+            started,
             nodes_seen: AtomicU32::new(1),
-            nodes: Mutex::new(nodes),
-            wake: Notify::new(),
-        })
+            state: Mutex::new(NodeState::Starting),
+            nodes: Mutex::default(),
+        }))
     }
 
     /// Whether nobody waits for Redis.
@@ -100,135 +109,89 @@ impl SharedLimits {
 
     /// Who decides on a request: Redis, which has told this, or this node.
     pub fn by(&self, told: Option<Told>) -> DecidedBy {
-        let nodes = if self.config.when_away == WhenAway::Share { self.nodes() } else { 1 };
-        DecidedBy { nodes: NonZeroU32::new(nodes).unwrap_or(NonZeroU32::MIN), told }
+        DecidedBy { nodes: if self.config.when_away == WhenAway::Share { self.nodes() } else { 1 }, told }
     }
 
-    pub fn count_decided_away(&self) {
-        self.counters.decided_away.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// This node does something else from now on, which the others are told at once; `None`: it ends.
-    pub fn set_state(&self, state: Option<NodeState>) {
-        self.nodes.lock().state = state;
-        self.wake.notify_one();
+    /// This node does something else from now on.
+    pub fn set_state(&self, state: NodeState) {
+        *self.state.lock() = state;
     }
 
     /// The refusal that is remembered of a key.
     pub fn refusal(&self, key: &Key, is_write: bool, now: Tick) -> Option<Told> {
-        let question = key.budget.questions.open[usize::from(is_write)].lock();
-        question.refused.filter(|(until, _)| now < *until).map(|(_, told)| told)
+        key.budget.questions[usize::from(is_write)].last.try_lock().ok()?.refusal(now)
     }
 
-    /// Asks Redis to charge one request, and waits for `cluster.timeout` at most; `None`: it has not answered.
-    pub async fn ask(self: &Arc<Self>, key: &Arc<Key>, is_write: bool) -> Option<Told> {
-        let (sender, answer) = oneshot::channel();
-        self.add(key, is_write, Some(sender));
-        timeout(self.config.timeout, answer).await.ok()?.ok()?
+    /// Asks Redis to charge one request, and waits for `cluster.timeout` at most; `None`: it has not answered. All that came
+    /// while a question was under way are in the next one.
+    pub async fn ask(&self, key: &Key, is_write: bool) -> Option<Told> {
+        let deadline = Instant::now() + self.config.timeout;
+        let question = &key.budget.questions[usize::from(is_write)];
+        let number = question.came.fetch_add(1, Ordering::Relaxed);
+        let mut last = timeout_at(deadline, question.last.lock()).await.ok()?;
+        if number >= last.asked.end {
+            let asked = last.asked.end..question.came.load(Ordering::Relaxed);
+            if last.refusal(self.clock.now()).is_some() {
+                last.asked.end = asked.end; // they are beyond those that were let in
+            } else {
+                let requests = asked.end - asked.start;
+                // Boxed, so that a request needs no room for it where nothing is shared.
+                let answer = self.question(key, requests, is_write, deadline).boxed().await;
+                let (let_in, told) = answer.map_or((0, None), |(let_in, told)| (let_in, Some(told)));
+                let refused = told.filter(|_| let_in < requests);
+                let wait = refused.map_or(Duration::ZERO, |told| told.over(key.policy.tier(), is_write).1);
+                let refused_until = self.clock.now().plus(wait.min(REMEMBERED));
+                *last = Answer { asked, let_in, told, refused_until };
+            }
+        }
+        // One that waits for its turn for longer than a whole question is not in the last one.
+        let place = number.checked_sub(last.asked.start)?;
+        last.told.map(|told| Told { admitted: place < last.let_in, ..told })
     }
 
     /// Tells Redis that the day of this key was given back. If it cannot be told now, it is with the next question.
     pub fn reset_day(self: &Arc<Self>, key: &Arc<Key>) {
-        let questions = &key.budget.questions;
-        questions.resets_day.store(true, Ordering::Release);
-        questions.open.iter().for_each(|question| question.lock().refused = None);
-        self.add(key, false, None);
+        key.budget.resets_day.store(true, Ordering::Release);
+        let (limits, key, deadline) = (self.clone(), key.clone(), Instant::now() + self.config.timeout);
+        tokio::spawn(async move { limits.question(&key, 0, false, deadline).await });
     }
 
-    /// Adds a request to the next question, and asks it unless one is under way.
-    fn add(self: &Arc<Self>, key: &Arc<Key>, is_write: bool, sender: Option<oneshot::Sender<Option<Told>>>) {
-        let mut question = key.budget.questions.open[usize::from(is_write)].lock();
-        question.waiting.extend(sender);
-        question.policy = Some(key.policy.clone());
-        if !mem::replace(&mut question.is_under_way, true) {
-            let (limits, key) = (self.clone(), key.clone());
-            tokio::spawn(async move { limits.ask_all(&key.id, &key.budget, is_write).await });
-        }
-    }
-
-    /// Asks until nobody waits.
-    async fn ask_all(&self, id: &KeyId, budget: &Budget, is_write: bool) {
-        let question = &budget.questions.open[usize::from(is_write)];
-        let name = format!("{}:l:{id}", self.config.prefix);
-        loop {
-            let (waiting, policy) = {
-                let mut question = question.lock();
-                let waiting: Vec<_> = mem::take(&mut question.waiting).into_iter().filter(|w| !w.is_closed()).collect();
-                let resets = budget.questions.resets_day.load(Ordering::Acquire);
-                match question.policy.take() {
-                    Some(policy) if !waiting.is_empty() || resets => (waiting, policy),
-                    Some(_) | None => {
-                        question.is_under_way = false;
-                        return;
-                    }
-                }
-            };
-            let answer = self.question(&name, waiting.len(), is_write, policy.tier(), budget).await;
-            let Some((let_in, told)) = answer else { continue }; // those that wait are told by their channel's end
-            if let_in < waiting.len() {
-                let wait = told.over(policy.tier(), is_write).1.min(REMEMBERED);
-                question.lock().refused = Some((told.at.plus(wait), told));
-            }
-            for (n, request) in waiting.into_iter().enumerate() {
-                let _ = request.send(Some(Told { admitted: n < let_in, ..told })); // it may have waited too long
-            }
-        }
-    }
-
-    /// Asks Redis about so many requests of a key: how many of them are let in, and what is left.
-    async fn question(
-        &self,
-        name: &str,
-        requests: usize,
-        is_write: bool,
-        tier: &Tier,
-        budget: &Budget,
-    ) -> Option<(usize, Told)> {
-        let resets = budget.questions.resets_day.swap(false, Ordering::AcqRel);
-        let known = budget.day();
+    /// Asks Redis about so many requests of a key: how many of them are let in, and what is left. After a fault, such as
+    /// that the connection is closed, it is asked once more on another connection.
+    async fn question(&self, key: &Key, requests: u64, is_write: bool, deadline: Instant) -> Option<(u64, Told)> {
+        let (tier, budget, name) = (key.policy.tier(), &key.budget, format!("{}:l:{}", self.config.prefix, key.id));
+        let resets = budget.resets_day.swap(false, Ordering::AcqRel);
+        let known = budget.day().known;
         let day = [tier.daily.unwrap_or(0), known.day.unsigned_abs(), known.count];
         let rates = Limit::RATES.iter().zip(tier.rates()).flat_map(|(limit, rate)| {
             let (period, burst) = rate.map_or((0, 0), |rate| (rate.period_ns, rate.burst.get()));
             [period, burst.into(), limit.counts(is_write).into()]
         });
-        let arguments: Vec<u64> = [requests as u64, resets.into()].into_iter().chain(day).chain(rates).collect();
-        match self.run_script(name, &arguments).await {
-            Ok((let_in, day, count, unix, garbage, owed)) => {
-                if garbage != 0 {
-                    note_garbage(name);
+        let asked: Vec<u64> = [requests, resets.into()].into_iter().chain(day).chain(rates).collect();
+        let once = async || self.connection().await?.run_script(&self.script, &name, &asked).await;
+        let twice = async {
+            match once().await {
+                Err(_) => {
+                    self.disconnect();
+                    once().await
                 }
-                let owed = owed.map(Duration::from_nanos);
-                let day = DayCount { day: day.cast_signed(), count };
-                let told = Told { admitted: false, at: self.clock.now(), unix: unix.cast_signed(), owed, day };
-                Some((usize::try_from(let_in).unwrap_or(0), told))
+                answer => answer,
+            }
+        };
+        let answer: Result<ScriptAnswer, _> = in_time("a command", deadline - Instant::now(), twice).await;
+        self.questions[usize::from(answer.is_err())].fetch_add(1, Ordering::Relaxed);
+        match answer {
+            Ok((let_in, day, count, unix, owed)) => {
+                self.answered();
+                let (owed, day) = (owed.map(Duration::from_nanos), DayCount { day, count });
+                Some((let_in, Told { admitted: false, at: self.clock.now(), unix, owed, day }))
             }
             Err(fault) => {
-                budget.questions.resets_day.fetch_or(resets, Ordering::AcqRel);
+                budget.resets_day.fetch_or(resets, Ordering::AcqRel);
                 self.failed(&fault);
                 None
             }
         }
-    }
-
-    /// Runs the script. If the connection turns out to be closed, it is made again and the script is run again.
-    pub(super) async fn run_script(&self, name: &str, arguments: &[u64]) -> Result<ScriptAnswer, RedisFault> {
-        let run = async {
-            let mut is_again = false;
-            loop {
-                let connection = self.connection().await?;
-                match connection.run_script(&self.script, name, arguments).await {
-                    Err(fault) if fault.needs_connection && !mem::replace(&mut is_again, true) => self.disconnect(),
-                    answer => return answer,
-                }
-            }
-        };
-        let late = |_| RedisFault::late("a command", self.config.timeout);
-        let answer = timeout(self.config.timeout, run).await.map_err(late).flatten();
-        self.counters.questions[usize::from(answer.is_err())].fetch_add(1, Ordering::Relaxed);
-        if answer.is_ok() && !self.is_away() {
-            self.failures.store(0, Ordering::Relaxed);
-        }
-        answer
     }
 
     /// The connection that all share; it is made if there is none.
@@ -247,17 +210,18 @@ impl SharedLimits {
         }
     }
 
+    /// Redis answered in time. If it was away, it is back, which is said once.
+    pub(super) fn answered(&self) {
+        if self.failures.swap(0, Ordering::Relaxed) >= FAILURES {
+            tracing::info!("Redis at {} is back; limits are shared by all nodes again", self.config.redis);
+        }
+    }
+
     /// Redis did not answer. The third time in a row it is away, which is said once.
     pub(super) fn failed(&self, fault: &RedisFault) {
         if self.failures.fetch_add(1, Ordering::Relaxed) + 1 == FAILURES {
             let at = &self.config.redis;
-            let meanwhile = match self.config.when_away {
-                WhenAway::Share => "each node gives a key its part of the limits",
-                WhenAway::Local => "each node limits on its own",
-                WhenAway::Refuse => "requests are refused with 21",
-            };
-            tracing::error!(%fault, "Redis at {at} is away; until it answers, {meanwhile} (cluster.when_away)");
-            self.wake.notify_one();
+            tracing::error!(%fault, "Redis at {at} is away; until it answers, cluster.when_away decides");
         }
     }
 }

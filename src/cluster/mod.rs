@@ -9,6 +9,6 @@ mod redis; // connections
 
 pub use self::bus_redis::RedisStream;
 pub use self::freshness::{Freshness, MAX_AGE};
-pub use self::limits::{Counters, SharedLimits};
-pub use self::nodes::{ClusterStatus, Node, NodeReport, NodeState, START_TIMEOUT, check, evicts_text, status};
-pub use self::redis::{RedisConnection, RedisFault, ServerInfo};
+pub use self::limits::SharedLimits;
+pub use self::nodes::{ClusterStatus, Node, NodeState, START_TIMEOUT, check, evicts_text, status};
+pub use self::redis::{RedisFault, ServerInfo};

@@ -2,58 +2,45 @@
 //! of a record is by Redis's clock, so the clocks of nodes do not matter. While Redis is away, the same task finds out
 //! whether it is back.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use redis::Script;
 use serde::{Deserialize, Serialize};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use utoipa::ToSchema;
 
 use super::bus_redis::RedisStream;
-use super::freshness::MAX_AGE;
-use super::limits::{ScriptAnswer, SharedLimits, limit_script};
-use super::redis::{RedisConnection, RedisFault, ServerInfo, note_garbage};
-use crate::clock::{Clock, Tick};
-use crate::config::{Cluster, ConfigHash};
+use super::limits::{LIMIT_SCRIPT, NO_QUESTION, ScriptAnswer, SharedLimits};
+use super::redis::{RedisConnection, RedisFault, ServerInfo, in_time};
+use crate::clock::nanos;
+use crate::config::Cluster;
 use crate::json::from_object;
-use crate::model::{Limit, rough};
+use crate::model::rough;
 
 /// How long a start tries to reach Redis.
 pub const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often a node tells of itself, and how often it tries whether Redis is back.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
-const PROBE_EVERY: Duration = Duration::from_millis(100);
+pub(super) const PROBE_EVERY: Duration = Duration::from_millis(100);
 
 /// How long telling and a check may take: longer than a request waits for Redis.
 const BEAT_WITHIN: Duration = Duration::from_secs(1);
 
+/// How long a process that ends waits for Redis.
+const LEAVE_WITHIN: Duration = Duration::from_millis(500);
+
 /// For how long a node counts after it was heard.
 const COUNTS_FOR: Duration = Duration::from_secs(10);
 
-/// A question about no key: one request at one a second.
-const PROBE: [u64; 5 + 3 * Limit::RATES.len()] = {
-    let mut arguments = [0; _];
-    (arguments[0], arguments[5], arguments[6], arguments[7]) = (1, 1_000_000_000, 1, 1);
-    arguments
-};
-
-/// What is the same at all nodes that serve: its name, what to give them, and its hash.
-const COMPARED: [(&str, &str, HashOf); 2] = [
-    ("configurations", "settings", |node| Some(&node.config_hash)),
-    ("key files", "keys", |node| node.keys_hash.as_deref()),
-];
-
-type HashOf = fn(&Node) -> Option<&str>;
-
 /// What a node does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeState {
     /// It does not accept connections yet.
+    #[default]
     Starting,
     Serving,
     /// It finishes what is under way, and ends.
@@ -61,7 +48,7 @@ pub enum NodeState {
 }
 
 /// What a node tells of itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Node {
     /// One start of one process: 16 hexadecimal digits.
     #[serde(skip_deserializing)]
@@ -86,35 +73,15 @@ pub struct Node {
     pub cut_off: bool,
 }
 
-/// What only the gateway knows of its node.
-#[derive(Clone, Copy, Debug)]
-pub struct NodeReport {
-    /// Of the configuration in force.
-    pub config_hash: ConfigHash,
-    /// Of the keys of the key file in force.
-    pub keys_hash: Option<ConfigHash>,
-    /// Age of what is known of other nodes' writes.
-    pub writes_age: Option<Duration>,
-}
-
 /// All nodes, as `cluster status`, the API and the dashboard show them.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ClusterStatus {
     /// Where Redis is, without user and password.
     pub redis: String,
-    /// The nodes that were heard in the last five minutes and did not say that they stop, in order of name.
+    /// The nodes that were heard in the last five minutes, but for those that were restarted, in order of name.
     pub nodes: Vec<Node>,
     /// What is wrong, with what to do.
     pub warnings: Vec<String>,
-}
-
-/// What this node does, and what it read of all nodes.
-#[derive(Debug)]
-pub(super) struct NodeRecords {
-    /// `None`: it has ended.
-    pub(super) state: Option<NodeState>,
-    pub(super) list: Vec<Node>,
-    pub(super) read_at: Tick,
 }
 
 /// Asks Redis for the nodes, and tells nothing.
@@ -124,45 +91,34 @@ pub(super) struct NodeRecords {
 pub async fn status(config: &Cluster) -> Result<(ServerInfo, ClusterStatus), RedisFault> {
     let connection = RedisConnection::open(&config.redis).await?;
     let ask = async { Ok((connection.info().await?, tell(&connection, config, "", "").await?)) };
-    let (info, nodes) = in_time(ask).await?;
-    let mut all = warnings(&nodes);
-    all.extend(info.evicts.then(|| evicts_text(config)));
-    Ok((info, ClusterStatus { redis: config.redis.to_string(), nodes, warnings: all }))
+    let (info, nodes) = in_time("a command", BEAT_WITHIN, ask).await?;
+    let mut warnings = warnings(&nodes);
+    warnings.extend(info.evicts.then(|| evicts_text(config)));
+    Ok((info, ClusterStatus { redis: config.redis.to_string(), nodes, warnings }))
 }
 
-/// Connects once, as a check does: whether the server can be used, what it says of itself, and how long it took to decide on
-/// a request.
+/// Connects once, as a check does: whether the server can be used, what it says of itself, and how long a
+/// script took.
 ///
 /// # Errors
 /// Why it cannot be used.
 pub async fn check(config: &Cluster) -> Result<(ServerInfo, Duration), RedisFault> {
-    let script = limit_script();
+    let probe = format!("{}:probe", config.prefix);
     let connection = RedisConnection::open(&config.redis).await?;
     let ask = async {
         let info = connection.info().await?;
         // The rights, by what a node does.
+        let _: ScriptAnswer = connection.run_script(&Script::new(LIMIT_SCRIPT), &probe, &NO_QUESTION).await?;
         tell(&connection, config, "check", "{}").await?;
-        tell(&connection, config, "check", "").await?;
-        let probe = probe(config);
-        let _: ScriptAnswer = connection.run_script(&script, &probe, &PROBE).await?; // it loads the script, too
         let begin = Instant::now();
-        let _: ScriptAnswer = connection.run_script(&script, &probe, &PROBE).await?;
+        tell(&connection, config, "check", "").await?;
         Ok((info, begin.elapsed()))
     };
-    let checked = in_time(ask).await?;
+    let checked = in_time("a command", BEAT_WITHIN, ask).await?;
     if let Some(stream) = RedisStream::of(config) {
         stream.check().await?;
     }
     Ok(checked)
-}
-
-async fn in_time<T>(ask: impl Future<Output = Result<T, RedisFault>>) -> Result<T, RedisFault> {
-    timeout(BEAT_WITHIN, ask).await.map_err(|_| RedisFault::late("a command", BEAT_WITHIN)).flatten()
-}
-
-/// What is no key's.
-fn probe(config: &Cluster) -> String {
-    format!("{}:probe", config.prefix)
 }
 
 /// Puts the record of a node into Redis (empty: it has ended), and reads what all nodes have told, in order of name.
@@ -173,11 +129,7 @@ async fn tell(
     record: &str,
 ) -> Result<Vec<Node>, RedisFault> {
     let (script, key) = (Script::new(include_str!("nodes.lua")), format!("{}:nodes", config.prefix));
-    let (is_garbage, told): (bool, Vec<(String, u64, String)>) =
-        connection.run_script(&script, &key, &[incarnation, record]).await?;
-    if is_garbage {
-        note_garbage(&key);
-    }
+    let told: Vec<(String, u64, String)> = connection.run_script(&script, &key, &[incarnation, record]).await?;
     let node = |(incarnation, age_ms, record): (_, _, String)| {
         Some(Node { incarnation, age_ms, ..from_object(record.as_bytes()).ok()? })
     };
@@ -185,105 +137,72 @@ async fn tell(
     // One that is heard no more, and whose place another one of its name has taken, was restarted.
     let heard: Vec<String> = nodes.iter().filter(|node| node.is_heard()).map(|node| node.node.clone()).collect();
     nodes.retain(|node| node.is_heard() || !heard.contains(&node.node));
-    nodes.sort_by(|a, b| (&a.node, b.uptime_ms, &a.incarnation).cmp(&(&b.node, a.uptime_ms, &b.incarnation)));
+    nodes.sort_by(|a, b| (&a.node, &a.incarnation).cmp(&(&b.node, &b.incarnation)));
     Ok(nodes)
 }
 
 impl SharedLimits {
-    /// Connects, and tries for five seconds if that fails in a way that may pass.
-    ///
-    /// # Errors
-    /// Why Redis cannot be used, as a text for people.
-    pub async fn start(config: Cluster, clock: Clock) -> Result<Arc<Self>, String> {
-        let begin = Instant::now();
-        let info = loop {
-            match check(&config).await {
-                Ok((info, _)) => break info,
-                Err(fault) if fault.may_pass && begin.elapsed() < START_TIMEOUT => sleep(PROBE_EVERY).await,
-                Err(fault) => return Err(format!("Redis at {} cannot be used: {fault}", config.redis)),
-            }
-        };
-        if info.evicts {
-            tracing::warn!("{}", evicts_text(&config));
-        }
-        Ok(SharedLimits::new(config, clock))
-    }
-
-    /// Tells the other nodes of this one, until [`SharedLimits::set_state`] says that it ends.
-    pub async fn run(&self, report: impl Fn() -> NodeReport + Send) {
+    /// Tells the other nodes of this one, for as long as the process runs. `describe` adds what only the gateway knows of it.
+    pub async fn run(&self, describe: impl Fn(Node) -> Node + Send) {
         loop {
-            let ends = self.nodes.lock().state.is_none();
-            if let Err(fault) = self.beat(report()).await {
+            if let Err(fault) = self.beat(&self.record(&describe)).await {
                 self.failed(&fault);
             }
-            if ends {
-                return;
-            }
-            let every = if self.is_away() { PROBE_EVERY } else { BEAT_EVERY };
-            let _ = timeout(every, self.wake.notified()).await; // whichever comes first
+            sleep(if self.is_away() { PROBE_EVERY } else { BEAT_EVERY }).await;
         }
     }
 
-    /// Tells of this node, and reads what the others told. If Redis was away, it must decide in time before it is back.
-    async fn beat(&self, report: NodeReport) -> Result<(), RedisFault> {
-        let record = self.record(report);
-        let beat = async { tell(&self.connection().await?, &self.config, &self.incarnation, &record).await };
-        let told = in_time(beat).await;
+    /// Tells the other nodes that this one has ended.
+    pub async fn leave(&self) {
+        let leave = async { tell(&self.connection().await?, &self.config, &self.incarnation, "").await };
+        let _ = in_time("a command", LEAVE_WITHIN, leave).await; // they hear no more of it in any case
+    }
+
+    /// Tells of this node, and reads what the others told. While Redis is away, as quickly as it has to decide on a request.
+    async fn beat(&self, record: &str) -> Result<(), RedisFault> {
+        let is_away = self.is_away();
+        let within = if is_away { self.config.timeout } else { BEAT_WITHIN };
+        let beat = async {
+            let connection = in_time("a command", BEAT_WITHIN, self.connection()).await?;
+            in_time("a command", within, tell(&connection, &self.config, &self.incarnation, record)).await
+        };
         // One over which nothing comes back is no better than none.
-        if told.is_err() {
-            self.disconnect();
-        }
-        self.set_nodes(told?);
-        if self.is_away() {
-            self.run_script(&probe(&self.config), &PROBE).await?;
-            self.failures.store(0, Ordering::Relaxed);
-            tracing::info!("Redis at {} is back; limits are shared by all nodes again", self.config.redis);
+        let nodes = beat.await.inspect_err(|_| self.disconnect())?;
+        let count = nodes.iter().filter(|node| node.is_heard()).count();
+        self.nodes_seen.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
+        *self.nodes.lock() = nodes;
+        if is_away {
+            self.answered();
         }
         Ok(())
     }
 
-    /// What this node tells the others; empty: it ends.
-    fn record(&self, NodeReport { config_hash, keys_hash, writes_age }: NodeReport) -> String {
-        let Some(state) = self.nodes.lock().state else { return String::new() };
-        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    /// What this node tells the others.
+    fn record(&self, describe: impl Fn(Node) -> Node) -> String {
         let node = Node {
-            incarnation: String::new(),
-            age_ms: 0,
             node: self.config.node.clone(),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            config_hash: config_hash.to_string(),
-            keys_hash: keys_hash.map(|hash| hash.to_string()),
-            state,
-            uptime_ms: millis(self.started.elapsed()),
-            writes_age_ms: writes_age.map(millis),
-            cut_off: writes_age >= Some(MAX_AGE),
+            state: *self.state.lock(),
+            uptime_ms: nanos(self.started.elapsed()) / 1_000_000,
+            ..Node::default()
         };
-        serde_json::to_string(&node).unwrap_or_default() // it has no map
+        serde_json::to_string(&describe(node)).unwrap_or_default() // it has no map
     }
 
-    /// What all nodes told was read now.
-    fn set_nodes(&self, list: Vec<Node>) {
-        let count = list.iter().filter(|node| node.is_heard()).count();
-        self.nodes_seen.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
-        let mut nodes = self.nodes.lock();
-        (nodes.read_at, nodes.list) = (self.clock.now(), list);
-    }
-
-    /// All nodes, as they were told within the last second, or before Redis was away.
+    /// All nodes, as they were told within the last second; none while Redis is away.
     pub fn status(&self) -> ClusterStatus {
-        let nodes = self.nodes.lock();
-        let later = u64::try_from(self.clock.now().since(nodes.read_at).as_millis()).unwrap_or(u64::MAX);
-        let mut list = nodes.list.clone();
-        list.iter_mut().for_each(|node| node.age_ms = node.age_ms.saturating_add(later));
-        let warnings = if self.is_away() { Vec::new() } else { warnings(&list) };
-        ClusterStatus { redis: self.config.redis.to_string(), nodes: list, warnings }
+        let redis = self.config.redis.to_string();
+        if self.is_away() {
+            return ClusterStatus { redis, nodes: Vec::new(), warnings: Vec::new() };
+        }
+        let nodes = self.nodes.lock().clone();
+        ClusterStatus { redis, warnings: warnings(&nodes), nodes }
     }
 
     /// How many configurations the nodes have that serve, and how many key files.
     pub fn configurations(&self) -> [usize; 2] {
-        let nodes = self.nodes.lock();
-        COMPARED.map(|(_, _, hash)| by_hash(&nodes.list, hash).len())
+        configurations(&self.nodes.lock())
     }
 }
 
@@ -310,47 +229,34 @@ impl Node {
     }
 }
 
-/// The names of the nodes that serve and have this, by its hash.
-fn by_hash(nodes: &[Node], hash: HashOf) -> BTreeMap<&str, Vec<&str>> {
-    let mut by_hash = BTreeMap::<_, Vec<_>>::new();
-    for node in nodes.iter().filter(|node| node.is_heard() && node.state == NodeState::Serving) {
-        if let Some(hash) = hash(node) {
-            by_hash.entry(hash).or_default().push(&*node.node);
-        }
-    }
-    by_hash
+/// How many configurations the nodes have that serve, and how many key files.
+fn configurations(list: &[Node]) -> [usize; 2] {
+    let serving = || list.iter().filter(|node| node.is_heard() && node.state == NodeState::Serving);
+    let configurations: HashSet<_> = serving().map(|node| &node.config_hash).collect();
+    let key_files: HashSet<_> = serving().filter_map(|node| node.keys_hash.as_ref()).collect();
+    [configurations.len(), key_files.len()]
 }
 
 /// What is wrong, with what to do.
 fn warnings(list: &[Node]) -> Vec<String> {
-    let mut warnings = Vec::new();
-    if list.is_empty() {
-        let text = "no node was heard in the last 5 minutes: start one, or see whether all of them have this Redis \
-                    and this cluster.prefix";
-        warnings.push(text.to_owned());
-    }
-    for (what, same, hash) in COMPARED {
-        let nodes = by_hash(list, hash);
-        if nodes.len() > 1 {
-            let at: Vec<_> = nodes.iter().map(|(hash, names)| format!("{hash} at {}", names.join(", "))).collect();
-            let at = at.join("; ");
-            warnings.push(format!("the {what} of the nodes differ ({at}): give all of them the same {same}"));
-        }
-    }
+    let what = ["configurations of the nodes differ (config_hash)", "key files of the nodes differ (keys_hash)"];
+    let differing = configurations(list).into_iter().zip(what).filter(|(count, _)| *count > 1);
+    let mut warnings: Vec<String> = differing
+        .map(|(_, what)| format!("the {what}: give all of them the same; --json shows which has which"))
+        .collect();
     for node in list {
-        let name = format!("node {} (process {})", node.node, node.pid);
-        if node.is_heard() && node.cut_off {
-            warnings.push(format!(
-                "{name} is cut off: it last heard of other nodes' writes {}, and answers nothing from memory: see \
-                 its process log",
-                node.writes_in_words()
-            ));
-        }
-        if !node.is_heard() && node.state == NodeState::Serving {
+        let what = if node.is_heard() && node.cut_off {
+            let heard = node.writes_in_words();
+            format!(
+                "is cut off: it last heard of other nodes' writes {heard}, and answers nothing from memory: see its log"
+            )
+        } else if !node.is_heard() && node.state == NodeState::Serving {
             let age = rough(Duration::from_millis(node.age_ms));
-            warnings
-                .push(format!("{name} was last heard {age} ago: it was killed, stands still, or does not reach Redis"));
-        }
+            format!("was last heard {age} ago: it was killed, stands still, or does not reach Redis")
+        } else {
+            continue;
+        };
+        warnings.push(format!("node {} (process {}) {what}", node.node, node.pid));
     }
     warnings
 }
@@ -370,17 +276,13 @@ mod tests {
 
     fn node(name: &str, change: impl FnOnce(&mut Node)) -> Node {
         let mut node = Node {
-            incarnation: format!("{:016x}", fastrand::u64(..)),
             age_ms: 400,
             node: name.to_owned(),
             pid: 7,
-            version: "0.1.0".to_owned(),
             config_hash: "0123456789ab".to_owned(),
-            keys_hash: None,
             state: NodeState::Serving,
-            uptime_ms: 61_000,
             writes_age_ms: Some(100),
-            cut_off: false,
+            ..Node::default()
         };
         change(&mut node);
         node
@@ -399,7 +301,6 @@ mod tests {
     #[test]
     fn nodes_that_hear_each_other_under_one_configuration_give_no_warning() {
         assert_eq!(of([node("a", |_| {}), node("b", |_| {})]), Vec::<String>::new());
-        says([], &["no node was heard"]);
     }
 
     #[test]
@@ -407,7 +308,7 @@ mod tests {
         let other = |state| node("b", |n| (n.config_hash, n.state) = ("ba9876543210".to_owned(), state));
         says(
             [node("a", |_| {}), other(NodeState::Serving), node("c", |_| {})],
-            &["0123456789ab at a, c; ba9876543210 at b"],
+            &["configurations of the nodes differ"],
         );
         assert_eq!(of([node("a", |_| {}), other(NodeState::Draining)]), Vec::<String>::new());
     }
@@ -415,7 +316,7 @@ mod tests {
     #[test]
     fn key_files_that_differ_are_named_and_a_node_of_a_version_that_does_not_tell_is_left_out() {
         let with = |name, hash: &str| node(name, |n| n.keys_hash = Some(hash.to_owned()));
-        says([with("a", "1111"), with("b", "2222")], &["key files of the nodes differ (1111 at a; 2222 at b)"]);
+        says([with("a", "1111"), with("b", "2222")], &["key files of the nodes differ"]);
         assert_eq!(of([with("a", "1111"), with("b", "1111"), node("c", |_| {})]), Vec::<String>::new());
     }
 

@@ -1,8 +1,6 @@
 //! Connections to Redis or Valkey: one server, a Unix socket, Sentinels or a Redis Cluster, with a deadline around each
 //! connect. Who asks sets the deadline of the answer. What is said of a failure never holds a password.
 
-use std::error::Error;
-use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -11,36 +9,23 @@ use redis::cluster_async::ClusterConnection;
 use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo,
-    RedisError, RedisResult, Script, ServerErrorKind, TlsMode, ToRedisArgs,
+    RedisError, RedisResult, Script, TlsMode, ToRedisArgs,
 };
 use tokio::time::timeout;
 
 use crate::config::{HostPort, RedisAt, RedisServers, unreadable_roots};
-use crate::tls::is_plain;
 
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The oldest version whose streams and scripts are as needed.
-const OLDEST: (u32, u32) = (6, 2);
-
 /// Why Redis did not answer.
 #[derive(Debug, thiserror::Error)]
-#[error("{text}")]
-pub struct RedisFault {
-    text: String,
-    /// It may pass by itself, such as a server that restarts.
-    pub may_pass: bool,
-    /// The connection is of no more use.
-    pub needs_connection: bool,
-}
+#[error("{0}")]
+pub struct RedisFault(String);
 
 /// An open connection. Clones share it.
 #[derive(Clone)]
-pub struct RedisConnection(Link);
-
-#[derive(Clone)]
-enum Link {
+pub(super) enum RedisConnection {
     One(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
@@ -65,58 +50,61 @@ impl From<RedisError> for RedisFault {
         // Of a transaction, the command that failed says why.
         let of_command = error.clone().into_server_errors().and_then(|errors| Some(errors.first()?.1.clone().into()));
         let error: RedisError = of_command.unwrap_or(error);
-        let detail = error.detail().map(str::trim).filter(|detail| !detail.is_empty());
-        let fault = |text: String, may_pass, needs_connection| RedisFault { text, may_pass, needs_connection };
-        match (error.kind(), error.code().unwrap_or_default()) {
+        let detail = error.detail().map_or("", str::trim);
+        RedisFault(match (error.kind(), error.code().unwrap_or_default()) {
             (ErrorKind::AuthenticationFailed, _) | (_, "NOAUTH" | "WRONGPASS") => {
-                fault("it refuses the user or the password; put them into the URL".to_owned(), false, true)
+                "it refuses the user or the password; put them into the URL".to_owned()
             }
-            (ErrorKind::Server(ServerErrorKind::NoPerm), _) => {
-                let detail = detail.map_or_else(String::new, |detail| format!(" ({detail})"));
-                fault(format!("its user lacks rights{detail}; docs/cluster.md names those it needs"), false, false)
-            }
-            (ErrorKind::Server(ServerErrorKind::ReadOnly), _) => RedisFault::replica(),
-            (_, "OOM") => fault("its memory is full (OOM); raise its maxmemory".to_owned(), true, false),
+            (_, "NOPERM") => format!("its user lacks rights ({detail}); docs/cluster.md names those it needs"),
+            (_, "READONLY") => "it is a replica, which takes no writes; name the primary, or use Sentinel".to_owned(),
+            (_, "OOM") => "its memory is full (OOM); raise its maxmemory".to_owned(),
             (ErrorKind::MasterNameNotFoundBySentinel, _) => {
-                fault("its Sentinels know no primary of the name in `?master=`".to_owned(), true, true)
+                "its Sentinels know no primary of the name in `?master=`".to_owned()
             }
-            (ErrorKind::Server(_), code) => {
-                fault(format!("it answers {code} {}", detail.unwrap_or_default()), true, false)
-            }
-            _ => fault(error.to_string(), true, true),
-        }
+            (ErrorKind::Server(_), code) => format!("it answers {code} {detail}"),
+            _ => error.to_string(),
+        })
     }
 }
 
 impl RedisFault {
+    pub(super) fn new(text: impl Into<String>) -> Self {
+        RedisFault(text.into())
+    }
+
     /// Something else stands in the key.
-    pub(super) fn is_of_another_type(&self) -> bool {
-        self.text.contains("WRONGTYPE")
+    pub(super) fn is_garbage(&self) -> bool {
+        self.0.contains("WRONGTYPE")
     }
 
-    pub(super) fn new(text: impl Into<String>, may_pass: bool) -> Self {
-        RedisFault { text: text.into(), may_pass, needs_connection: true }
+    /// Names the key in the log, if something else stands in it.
+    pub(super) fn noted(self, key: &str) -> Self {
+        if self.is_garbage() {
+            tracing::warn!(key, "in Redis, something that is not Guildgate's stood in this key; it was removed");
+        }
+        self
     }
+}
 
-    pub(super) fn replica() -> Self {
-        RedisFault::new("it is a replica, which takes no writes; name the primary, or use Sentinel", true)
-    }
-
-    /// `what` has not happened within this time. A connection that was silent for once may answer the next command.
-    pub(super) fn late(what: &str, limit: Duration) -> Self {
-        let text = format!("{what} took longer than {} ms", limit.as_millis());
-        RedisFault { needs_connection: false, ..RedisFault::new(text, true) }
-    }
+/// What is asked of Redis, within this time.
+pub(super) async fn in_time<T>(
+    what: &str,
+    limit: Duration,
+    ask: impl Future<Output = Result<T, RedisFault>>,
+) -> Result<T, RedisFault> {
+    let late = |_| RedisFault(format!("{what} took longer than {} ms", limit.as_millis()));
+    timeout(limit, ask).await.map_err(late).flatten()
 }
 
 impl RedisConnection {
     /// Connects. Who asks has a shorter deadline than the connection's own.
-    pub async fn open(at: &RedisAt) -> Result<Self, RedisFault> {
-        Ok(RedisConnection(connect(at, Some(2 * CONNECT_TIMEOUT)).await?))
+    pub(super) async fn open(at: &RedisAt) -> Result<Self, RedisFault> {
+        connect(at, Some(2 * CONNECT_TIMEOUT)).await
     }
 
-    /// Runs a script on one key: by its digest, and loads it where the server does not know it.
-    pub async fn run_script<T: FromRedisValue>(
+    /// Runs a script on one key: by its digest, and loads it where the server does not know it. A script removes what is of
+    /// another type in its key, and ends.
+    pub(super) async fn run_script<T: FromRedisValue>(
         &self,
         script: &Script,
         key: &str,
@@ -124,62 +112,55 @@ impl RedisConnection {
     ) -> Result<T, RedisFault> {
         let mut invocation = script.key(key);
         invocation.arg(arguments);
-        Ok(match &mut self.0.clone() {
-            Link::One(one) => invocation.invoke_async(one).await,
-            Link::Cluster(cluster) => invocation.invoke_async(cluster).await,
-        }?)
+        let answer = match self.clone() {
+            RedisConnection::One(mut one) => invocation.invoke_async(&mut one).await,
+            RedisConnection::Cluster(mut cluster) => invocation.invoke_async(&mut cluster).await,
+        };
+        answer.map_err(|error| RedisFault::from(error).noted(key))
     }
 
-    /// What the server says of itself; of a Redis Cluster nothing.
-    pub async fn info(&self) -> Result<ServerInfo, RedisFault> {
-        let Link::One(one) = &self.0 else { return Ok(ServerInfo::default()) };
-        match redis::cmd("INFO").query_async::<String>(&mut one.clone()).await.map_err(RedisFault::from) {
-            Ok(text) => judge(&text),
-            // Its user may not ask. What is needed of it shows when a script runs.
-            Err(fault) if !fault.needs_connection => Ok(ServerInfo::default()),
-            Err(fault) => Err(fault),
+    /// What the server says of itself; nothing if it is a Redis Cluster, or its user may not ask.
+    pub(super) async fn info(&self) -> Result<ServerInfo, RedisFault> {
+        let RedisConnection::One(one) = self else { return Ok(ServerInfo::default()) };
+        match redis::cmd("INFO").query_async::<String>(&mut one.clone()).await {
+            Err(error) if error.code() == Some("NOPERM") => Ok(ServerInfo::default()), // what is needed shows by a script
+            info => judge(&info?),
         }
     }
-}
-
-/// Says that something else stood in a key of Guildgate's, which was replaced.
-pub(super) fn note_garbage(key: &str) {
-    tracing::warn!(key, "in Redis, something that is not Guildgate's stood in this key; it was replaced");
 }
 
 /// A connection to the primary that nothing else uses, and whose commands may take any time.
 pub(super) async fn open_alone(at: &RedisAt) -> Result<MultiplexedConnection, RedisFault> {
     match connect(at, None).await? {
-        Link::One(one) => Ok(one),
-        Link::Cluster(_) => Err(RedisFault::new("a Redis Cluster has no one primary", false)),
+        RedisConnection::One(one) => Ok(one),
+        RedisConnection::Cluster(_) => Err(RedisFault::new("a Redis Cluster has no one primary")),
     }
 }
 
-async fn connect(at: &RedisAt, response_timeout: Option<Duration>) -> Result<Link, RedisFault> {
+async fn connect(at: &RedisAt, response_timeout: Option<Duration>) -> Result<RedisConnection, RedisFault> {
     // A server without TLS waits for the end of what it takes for a command.
     let speaks = if at.tls { "a TLS connection (redis:// is without)" } else { "connecting" };
-    let late = |_| RedisFault::late(speaks, CONNECT_TIMEOUT);
-    timeout(CONNECT_TIMEOUT, link(at, response_timeout)).await.map_err(late)?.map_err(|error| {
-        if at.tls && is_without_tls(&error) {
-            return RedisFault::new("it does not speak TLS (redis:// is without)", true);
-        }
-        // The client's error shows a line of a file that is not PEM.
-        if let Some(why) = at.tls.then(unreadable_roots).flatten() {
-            return RedisFault::new(format!("this machine's root certificates cannot be read ({why})"), false);
-        }
-        match error.is_connection_dropped() && !error.is_connection_refusal() && !at.tls {
-            true => RedisFault::new("it closes each new connection; if it speaks TLS, name it by rediss://", true),
-            false => error.into(),
-        }
-    })
+    let link = Box::pin(async {
+        link(at, response_timeout).await.map_err(|error| {
+            // The client's error shows a line of a file that is not PEM.
+            if let Some(why) = at.tls.then(unreadable_roots).flatten() {
+                return RedisFault(format!("this machine's root certificates cannot be read ({why})"));
+            }
+            match at.tls {
+                true if error.is_io_error() => {
+                    RedisFault(format!("{error}; if it does not speak TLS, name it by redis://"))
+                }
+                false if error.is_connection_dropped() && !error.is_connection_refusal() => {
+                    RedisFault(format!("{error}; if it speaks TLS, name it by rediss://"))
+                }
+                _ => error.into(),
+            }
+        })
+    });
+    in_time(speaks, CONNECT_TIMEOUT, link).await
 }
 
-fn is_without_tls(error: &RedisError) -> bool {
-    let cause = error.source().and_then(|cause| cause.downcast_ref::<Arc<dyn Error + Send + Sync>>());
-    cause.and_then(|cause| cause.downcast_ref()).is_some_and(is_plain)
-}
-
-async fn link(at: &RedisAt, response_timeout: Option<Duration>) -> RedisResult<Link> {
+async fn link(at: &RedisAt, response_timeout: Option<Duration>) -> RedisResult<RedisConnection> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(2 * CONNECT_TIMEOUT)) // `connect` comes first
         .set_response_timeout(response_timeout);
@@ -202,7 +183,7 @@ async fn link(at: &RedisAt, response_timeout: Option<Duration>) -> RedisResult<L
             let sentinels = sentinels.iter().map(address).collect();
             let mut client =
                 SentinelClient::build(sentinels, master.clone(), Some(primary), SentinelServerType::Master)?;
-            return client.get_async_connection_with_config(&config).await.map(Link::One);
+            return client.get_async_connection_with_config(&config).await.map(RedisConnection::One);
         }
         RedisServers::Cluster(nodes) => {
             let with_settings = |node| Ok(address(node).into_connection_info()?.set_redis_settings(settings.clone()));
@@ -211,11 +192,11 @@ async fn link(at: &RedisAt, response_timeout: Option<Duration>) -> RedisResult<L
                 .connection_timeout(CONNECT_TIMEOUT)
                 .response_timeout(response_timeout.unwrap_or(CONNECT_TIMEOUT))
                 .retries(1);
-            return client.build()?.get_async_connection().await.map(Link::Cluster);
+            return client.build()?.get_async_connection().await.map(RedisConnection::Cluster);
         }
     };
     let client = Client::open(one.into_connection_info()?.set_redis_settings(settings))?;
-    client.get_multiplexed_async_connection_with_config(&config).await.map(Link::One)
+    client.get_multiplexed_async_connection_with_config(&config).await.map(RedisConnection::One)
 }
 
 fn address(server: &HostPort, tls: bool) -> ConnectionAddr {
@@ -226,22 +207,16 @@ fn address(server: &HostPort, tls: bool) -> ConnectionAddr {
     }
 }
 
-/// Judges what `INFO` tells.
+/// Judges what `INFO` tells, of a version whose streams and scripts are as needed.
 fn judge(info: &str) -> Result<ServerInfo, RedisFault> {
     let value = |name: &str| {
         let of_name = |line: &str| line.strip_prefix(name)?.strip_prefix(':').map(|value| value.trim().to_owned());
         info.lines().find_map(of_name).unwrap_or_default()
     };
     let version = value("redis_version");
-    let mut numbers = version.split('.').map_while(|number| number.parse::<u32>().ok());
-    if let (Some(major), Some(minor)) = (numbers.next(), numbers.next())
-        && (major, minor) < OLDEST
-    {
-        let (major, minor) = OLDEST;
-        return Err(RedisFault::new(format!("it is Redis {version}; {major}.{minor} or newer is needed"), false));
-    }
-    if value("role") == "slave" {
-        return Err(RedisFault::replica());
+    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(u32::MAX));
+    if [numbers.next(), numbers.next()] < [Some(6), Some(2)] {
+        return Err(RedisFault(format!("it is Redis {version}; 6.2 or newer is needed")));
     }
     let evicts = !["", "0"].contains(&value("maxmemory").as_str()) && value("maxmemory_policy") != "noeviction";
     Ok(ServerInfo { version, evicts })
@@ -252,16 +227,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_without_words_has_no_brackets() {
-        let error = redis::parse_redis_value(b"-NOPERM\r\n").unwrap().extract_error().unwrap_err();
-        assert_eq!(RedisFault::from(error).to_string(), "its user lacks rights; docs/cluster.md names those it needs");
-    }
-
-    #[test]
-    fn a_server_that_is_too_old_or_a_replica_is_refused_by_name() {
+    fn a_server_that_is_too_old_is_refused_by_name() {
         let text = |info: &str| judge(info).unwrap_err().to_string();
         assert!(text("redis_version:6.0.16\r\nrole:master\r\n").contains("6.2 or newer"));
-        assert!(text("redis_version:7.2.4\r\nrole:slave\r\n").contains("replica"));
         let info = judge("redis_version:7.2.4\r\nrole:master\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n");
         assert_eq!(info.unwrap(), ServerInfo { version: "7.2.4".into(), evicts: false });
         assert!(judge("redis_version:8.0.0\nmaxmemory:1024\nmaxmemory_policy:allkeys-lru\n").unwrap().evicts);

@@ -103,7 +103,8 @@ fn while_away(rate: &Rate, cluster: &Cluster) -> String {
     let (burst, each, nodes) = (rate.burst.get(), rate.per_second(), cluster.nodes);
     match cluster.when_away {
         WhenAway::Share => {
-            format!("burst {} at {each}/s / {nodes} on each node, or less if more nodes were seen", burst / nodes)
+            let share = (burst / nodes).max(1);
+            format!("burst {share} at {each}/s / {nodes} on each node, or less if more nodes were seen")
         }
         WhenAway::Local => format!("burst {burst} at {each}/s on each node"),
         WhenAway::Refuse => "nothing: every request is refused with 21".to_owned(),

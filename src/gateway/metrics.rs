@@ -23,9 +23,9 @@ impl Collector for Gateway {
         counter(encoder, "guildgate_cache_evictions", "Answers that were evicted to make room", cache.evictions)?;
         let policies = state.key_table.policies();
         let over = policies.iter().flat_map(|policy| {
-            let (tier, counts) = (&policy.tier().name, policy.over_limit().read());
-            let limits = Limit::ALL.map(|limit| (limit.name(), counts.over[limit.index()]));
-            let all = limits.into_iter().chain([("candidate", counts.over_candidate)]);
+            let (tier, counts) = (&policy.tier().name, policy.over_limit());
+            let limits = Limit::ALL.map(|limit| (limit.name(), counts.over[limit.index()].load(Ordering::Relaxed)));
+            let all = limits.into_iter().chain([("candidate", counts.over_candidate.load(Ordering::Relaxed))]);
             all.map(move |(limit, n)| ([("tier", tier.as_str()), ("limit", limit)], n))
         });
         counters(encoder, "guildgate_over_limit", "Requests over a limit of their tier, refused or in shadow", over)?;
@@ -53,7 +53,6 @@ impl Collector for Gateway {
 
 /// What is shown only with `cluster.redis`.
 fn encode_shared(limits: &SharedLimits, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let counters_of = &limits.counters;
     let up = f64::from(!limits.is_away());
     gauge(encoder, "guildgate_redis_up", "1: Redis answers; 0: limits are each node's own, by when_away", up)?;
     gauge(encoder, "guildgate_cluster_nodes", "Nodes that share the limits, as last seen", f64::from(limits.nodes()))?;
@@ -61,11 +60,11 @@ fn encode_shared(limits: &SharedLimits, encoder: &mut DescriptorEncoder<'_>) -> 
     gauge(encoder, "guildgate_cluster_configurations", "Different configurations, as last seen", configurations)?;
     gauge(encoder, "guildgate_cluster_key_files", "Different key files, as last seen", key_files)?;
     let read = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
-    let [answered, failed] = counters_of.questions.each_ref().map(read);
+    let [answered, failed] = limits.questions.each_ref().map(read);
     let questions = [([("result", "answered")], answered), ([("result", "failed")], failed)];
     counters(encoder, "guildgate_redis_questions", "Scripts about a key's shared limits", questions)?;
     let help = "Decisions of this node alone, while Redis did not answer";
-    counter(encoder, "guildgate_redis_away_decisions", help, read(&counters_of.decided_away))
+    counter(encoder, "guildgate_redis_away_decisions", help, read(&limits.decided_away))
 }
 
 /// What is shown only with `cluster.redis` and an HTTP origin.

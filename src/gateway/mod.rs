@@ -34,9 +34,9 @@ use arc_swap::Guard;
 use futures_util::{FutureExt, poll};
 use state::Core;
 
-use crate::clock::{Clock, Tick};
+use crate::clock::{Clock, Tick, nanos};
 use crate::cluster::bus::Bus;
-use crate::cluster::{NodeReport, SharedLimits};
+use crate::cluster::{MAX_AGE, Node, SharedLimits};
 use crate::keys::InFlightSlot;
 use crate::telemetry::{AccessLine, Observer};
 use crate::wire::{Fault, Form, Operation, Request, RequestId, TraceContext, is_form_type};
@@ -127,17 +127,18 @@ impl Gateway {
     }
 
     /// What the other nodes are told of this one.
-    pub fn node_report(&self) -> NodeReport {
+    pub fn describe(&self, node: Node) -> Node {
         let (state, now) = (self.core.state(), self.core.now());
         let writes_age = match self.core.peers(&state) {
             Some(peers) => peers.bus.freshness().age(now),
             None => self.follower.feed_age(&state, now),
         };
         let keys_hash = match &state.keys {
-            KeySource::File(file) => Some(file.hash),
+            KeySource::File(file) => Some(file.hash.to_string()),
             KeySource::Store(_) | KeySource::Origin(_) => None,
         };
-        NodeReport { config_hash: state.config.hash, keys_hash, writes_age }
+        let (writes_age_ms, cut_off) = (writes_age.map(|age| nanos(age) / 1_000_000), writes_age >= Some(MAX_AGE));
+        Node { config_hash: state.config.hash.to_string(), keys_hash, writes_age_ms, cut_off, ..node }
     }
 
     /// What is to be said while the limits cannot be shared, or the other nodes are not heard. The node is ready all the

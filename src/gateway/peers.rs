@@ -87,14 +87,14 @@ impl Gateway {
     fn apply(&self, peers: &Peers, heard: Heard) {
         let (gate, state, now) = (&self.core.cache.gate, self.core.state(), self.core.now());
         match heard {
-            Heard::Notice(Notice::Beat | Notice::Bye) => {}
-            Heard::Notice(Notice::Changed { member, settled }) => {
+            Ok(Notice::Beat | Notice::Bye) => {}
+            Ok(Notice::Changed { member, settled }) => {
                 if !settled {
                     gate.unknown_outcome(member, now.plus(unknown_for(&state)));
                 }
                 gate.invalidate_member(member);
             }
-            Heard::Notice(Notice::Purge { guild, member }) => {
+            Ok(Notice::Purge { guild, member }) => {
                 // Where only the origin knows the guilds of the keys, a purge of one invalidates nothing at any node.
                 let _ = self.purge_here(guild.as_ref(), member);
                 // The bot may have left it.
@@ -102,8 +102,7 @@ impl Gateway {
                     self.follower.keys_changed();
                 }
             }
-            Heard::Notice(Notice::Everything) => gate.invalidate_all(),
-            Heard::Lost(loss) => {
+            Err(loss) => {
                 match loss {
                     Loss::SilentNode => gate.ask_until(now.plus(write_time(&state))),
                     Loss::Unheard | Loss::BadEntry => gate.invalidate_all(),

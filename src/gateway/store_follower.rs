@@ -15,7 +15,7 @@ use super::NewKeys;
 use super::key_source::{KeyList, KeySource};
 use super::state::{Core, State};
 use crate::clock::{AlignedTimer, Tick};
-use crate::cluster::Freshness;
+use crate::cluster::{Freshness, MAX_AGE};
 use crate::store::{Change, Store};
 
 /// How often the feed is read.
@@ -74,7 +74,7 @@ impl StoreFollower {
 
     /// Whether the keys of `state` are too old to accept or refuse a request by them.
     pub(super) fn keys_are_stale(&self, state: &State, now: Tick) -> bool {
-        matches!(state.keys, KeySource::Store(_)) && Freshness::is_too_old(state.key_table.confirmed_at(), now)
+        matches!(state.keys, KeySource::Store(_)) && now.since(state.key_table.confirmed_at()) >= MAX_AGE
     }
 
     /// Whether what others change in the store is known here in time to answer from memory.

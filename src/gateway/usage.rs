@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Gateway, KeySource, State};
 use crate::cache::CacheSize;
 use crate::keys::Key;
-use crate::limits::{KeyLevels, OverLimitCounts, RecentActivity};
+use crate::limits::{KeyLevels, OverLimitCounters, RecentActivity};
 use crate::model::KeyId;
 use crate::telemetry::AccessLine;
 use crate::telemetry::metrics::RequestTotals;
@@ -32,10 +32,10 @@ impl Gateway {
     }
 
     /// How often each limit was exceeded, by the names of the tiers in force.
-    pub fn over_limits(&self) -> Vec<(String, OverLimitCounts)> {
+    pub fn over_limits(&self) -> Vec<(String, Arc<OverLimitCounters>)> {
         let state = self.core.state_full();
         let policies = state.key_table.policies().iter();
-        policies.map(|policy| (policy.tier().name.clone(), policy.over_limit().read())).collect()
+        policies.map(|policy| (policy.tier().name.clone(), policy.over_limit().clone())).collect()
     }
 
     pub fn cache_size(&self) -> CacheSize {

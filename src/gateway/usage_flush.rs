@@ -94,7 +94,7 @@ impl UsageFlush {
             learned_keys.forget_day_counts(&keys);
         }
         for key in state.keys_in_force(|key| keys.contains(&key.id)) {
-            key.budget.reset_day();
+            key.budget.day().reset();
             self.shared_limits.as_ref().inspect(|limits| limits.reset_day(&key));
         }
         Ok(())
@@ -108,8 +108,11 @@ impl UsageFlush {
             if !state.config.limits.counts_days() {
                 return Ok(()); // there may be many keys to go through
             }
-            let unsaved = |key: Arc<Key>| key.budget.unsaved_day().map(|count| (key, count));
-            let keys = state.keys_in_force(|key| key.budget.unsaved_day().is_some());
+            let unsaved = |key: Arc<Key>| {
+                let count = key.budget.day().unsaved();
+                Some((key, count?))
+            };
+            let keys = state.keys_in_force(|key| key.budget.day().unsaved().is_some());
             keys.into_iter().filter_map(unsaved).collect::<Vec<_>>()
         };
         counts.sort_by_key(|(_, count)| count.day);
@@ -139,15 +142,15 @@ async fn write_counts_of_a_day(store: &Store, counts: &[(Arc<Key>, DayCount)]) -
     let Some((_, DayCount { day, .. })) = counts.first() else { return Ok(()) };
     let added = counts.iter().map(|(key, count)| (key.id.clone(), count.count)).collect();
     let (totals, result) = match store.add_daily(*day, added).await {
-        Ok(totals) => (totals.into_iter().map(|(_, total)| Some(total)).collect(), Ok(())),
+        Ok(totals) => (totals.into_iter().map(|(_, total)| total).collect(), Ok(())),
         // They may have been added. If they were added again, keys would have used up what they did not ask for.
         Err(error @ (StoreError::Unknown(_) | StoreError::Late(_))) => {
-            (vec![None; counts.len()], Err(error.to_string()))
+            (vec![0; counts.len()], Err(error.to_string()))
         }
         Err(error) => return Err(error.to_string()),
     };
     for ((key, saved), total) in counts.iter().zip(totals) {
-        key.budget.day_saved(*saved, total);
+        key.budget.day().saved(*saved, total);
     }
     result
 }

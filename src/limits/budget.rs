@@ -3,14 +3,14 @@
 
 use std::array;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 
 use super::day::{DayUse, until_midnight};
 use super::rate::{Level, Limiter, RateUse};
-use super::{Activity, DayCount, Policy, Questions};
+use super::{Activity, DayCount, Policy, Question};
 use crate::clock::Tick;
 use crate::config::{Rate, Tier};
 use crate::model::{Limit, PerRate};
@@ -18,9 +18,6 @@ use crate::wire::Operation;
 
 /// The wait of a request over `in_flight`: the shortest that `Retry-After` can express.
 const IN_FLIGHT_WAIT: Duration = Duration::from_secs(1);
-
-/// The wait that a caller is told whose burst cannot be divided by the nodes while Redis is away.
-const UNDIVIDED_WAIT: Duration = Duration::from_secs(1);
 
 /// The budget of one key.
 #[derive(Debug, Default)]
@@ -30,16 +27,18 @@ pub struct Budget {
     in_flight: AtomicU32,
     last: AtomicU64,
     pub activity: Activity,
-    /// What is being asked of Redis for this key.
-    pub questions: Questions,
+    /// What is asked of Redis about this key: about reads, and about writes.
+    pub questions: [Question; 2],
+    /// The day was given back, which Redis is to be told.
+    pub resets_day: AtomicBool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Used {
     rates: PerRate<RateUse>,
     candidate: RateUse,
-    /// By how many nodes the rates are divided.
-    nodes: NonZeroU32,
+    /// By how many nodes the rates are divided; 0 before the first request.
+    nodes: u32,
     day: DayUse,
     /// What Redis said last, while it decides.
     told: Option<Told>,
@@ -75,7 +74,7 @@ impl Told {
 #[derive(Clone, Copy, Debug)]
 pub struct DecidedBy {
     /// By how many nodes the limits are divided that this process keeps: it may have to decide without Redis.
-    pub nodes: NonZeroU32,
+    pub nodes: u32,
     /// What Redis said of the request; `None`: this process decides.
     pub told: Option<Told>,
 }
@@ -129,29 +128,22 @@ pub struct KeyLevels {
 
 impl DecidedBy {
     /// This process alone, by the whole limits.
-    pub const ALONE: DecidedBy = DecidedBy { nodes: NonZeroU32::MIN, told: None };
-}
-
-impl Default for Used {
-    fn default() -> Self {
-        let rate = RateUse::default();
-        let rates = Limit::RATES.map(|_| rate);
-        Used { rates, candidate: rate, nodes: NonZeroU32::MIN, day: DayUse::default(), told: None }
-    }
+    pub const ALONE: DecidedBy = DecidedBy { nodes: 1, told: None };
 }
 
 impl Used {
-    /// The part of a rate that is kept here; `None`: its burst cannot be divided.
-    fn part_of(&self, rate: Rate) -> Option<Rate> {
-        let burst = NonZeroU32::new(rate.burst.get() / self.nodes)?;
-        Some(Rate { period_ns: rate.period_ns.saturating_mul(self.nodes.get().into()), burst })
+    /// The part of a rate that is kept here, which lets at least one request in.
+    fn part_of(&self, rate: Rate) -> Rate {
+        let nodes = self.nodes.max(1);
+        let burst = NonZeroU32::new(rate.burst.get() / nodes).unwrap_or(NonZeroU32::MIN);
+        Rate { period_ns: rate.period_ns.saturating_mul(nodes.into()), burst }
     }
 
     /// Puts the limits of a tier in force.
     fn adopt(&mut self, tier: &Tier, now: Tick) {
-        let parts = tier.rates().map(|rate| rate.and_then(|rate| self.part_of(rate)));
-        for (used, part) in self.rates.iter_mut().zip(parts) {
-            part.inspect(|part| used.adopt(*part, now));
+        for (n, rate) in tier.rates().into_iter().enumerate() {
+            let part = rate.map(|rate| self.part_of(rate));
+            part.inspect(|part| self.rates[n].adopt(*part, now));
         }
         tier.candidate.inspect(|rate| self.candidate.adopt(*rate, now));
     }
@@ -161,63 +153,49 @@ impl Used {
         let rates = tier.rates();
         array::from_fn(|n| {
             let rate = rates[n]?;
-            let level = match (self.told, self.part_of(rate)) {
-                (Some(told), _) => Level::of(rate, told.owed[n].saturating_sub(now.since(told.at))),
-                (None, Some(part)) => self.rates[n].level(part, now),
-                (None, None) => Level { remaining: 0, next: UNDIVIDED_WAIT },
+            let level = match self.told {
+                Some(told) => Level::of(rate, told.owed[n].saturating_sub(now.since(told.at))),
+                None => self.rates[n].level(self.part_of(rate), now),
             };
             Some((level, rate))
         })
     }
 
-    /// Charges the rates and the day here, all or none: the limit that is used up, and the wait.
-    fn charge(
-        &mut self,
-        policy: &Policy,
-        is_write: bool,
-        (day, now): (Option<(u64, i64)>, Tick),
-    ) -> Option<(Limit, Duration)> {
+    /// Charges the rates and the day here, all or none: the limit that is used up.
+    fn charge(&mut self, policy: &Policy, is_write: bool, day: Option<(u64, i64)>, now: Tick) -> Option<Limit> {
         if day.is_some_and(|(max, unix)| self.day.used(unix) >= max) {
-            return Some((Limit::Daily, Duration::ZERO));
+            return Some(Limit::Daily);
         }
-        let mut charged = self.rates;
+        let before = self.rates;
         for (n, limit) in Limit::RATES.into_iter().enumerate().rev().filter(|(_, limit)| limit.counts(is_write)) {
             let Some(limiter) = &policy.rates[n] else { continue };
-            let asked = match self.part_of(limiter.rate) {
-                Some(part) if part == limiter.rate => charged[n].charged(limiter, now),
-                Some(part) => charged[n].charged(&Limiter::new(part), now),
-                None => Err(UNDIVIDED_WAIT),
+            let is_within = match self.part_of(limiter.rate) {
+                part if part == limiter.rate => self.rates[n].charge(limiter, now),
+                part => self.rates[n].charge(&Limiter::new(part), now),
             };
-            match asked {
-                Ok(used) => charged[n] = used,
-                Err(wait) => return Some((limit, wait)),
+            if !is_within {
+                self.rates = before;
+                return Some(limit);
             }
         }
-        self.rates = charged;
-        if let Some((_, unix)) = day {
-            self.day.count(unix);
-        }
+        day.inspect(|(_, unix)| self.day.count(*unix));
         None
     }
 
     /// Takes up what Redis said: the limit that is used up. What it admitted is charged here as well.
-    fn follow(&mut self, told: Told, tier: &Tier, is_write: bool, now: Tick) -> Option<(Limit, Duration)> {
-        self.told = Some(told);
+    fn follow(&mut self, told: Told, tier: &Tier, is_write: bool, now: Tick) -> Option<Limit> {
         if tier.daily.is_some() {
-            self.day.learn(told.day);
+            self.day.learn(told.day, told.admitted);
         }
-        if told.admitted {
-            for (n, rate) in tier.rates().iter().enumerate() {
-                if rate.is_some() && Limit::RATES[n].counts(is_write) {
-                    self.rates[n].spend(now);
-                }
-            }
-            if tier.daily.is_some() {
-                self.day.count_learned();
-            }
-            return None;
+        if !told.admitted {
+            return Some(told.over(tier, is_write).0);
         }
-        Some(told.over(tier, is_write))
+        for (n, rate) in tier.rates().iter().enumerate() {
+            if rate.is_some() && Limit::RATES[n].counts(is_write) {
+                self.rates[n].spend(now);
+            }
+        }
+        None
     }
 }
 
@@ -244,34 +222,29 @@ impl Budget {
         let mut used = self.used.lock();
         used.nodes = by.nodes;
         used.adopt(tier, now);
-        let mut used_today = day.map_or(0, |(_, unix)| used.day.used(unix));
         let over = match by.told {
-            _ if query.is_over_in_flight(tier) => Some((Limit::InFlight, IN_FLIGHT_WAIT)),
-            Some(told) => {
-                used_today = day.map_or(0, |_| told.day.count.saturating_sub(told.admitted.into()));
-                used.follow(told, tier, is_write, now)
-            }
-            None => {
-                used.told = None;
-                used.charge(policy, is_write, (day, now))
+            _ if query.is_over_in_flight(tier) => Some(Limit::InFlight),
+            told => {
+                used.told = told;
+                match told {
+                    Some(told) => used.follow(told, tier, is_write, now),
+                    None => used.charge(policy, is_write, day, now),
+                }
             }
         };
-        let counts_candidate = matches!(over, None | Some((Limit::Rate, _)));
+        let used_now = day.map_or(0, |(_, unix)| used.day.used(unix));
+        let counts_candidate = matches!(over, None | Some(Limit::Rate));
         let candidate = policy.candidate.as_ref().filter(|_| counts_candidate);
-        let over_candidate = candidate.is_some_and(|limiter| match used.candidate.charged(limiter, now) {
-            Ok(charged) => {
-                used.candidate = charged;
-                false
-            }
-            Err(_) => true,
-        });
+        let over_candidate = candidate.is_some_and(|limiter| !used.candidate.charge(limiter, now));
         let levels = used.levels(tier, now);
         let counted = |n: usize| levels[n].filter(|_| Limit::RATES[n].counts(is_write)).map(|(level, _)| level);
-        let daily = day.map(|(max, unix)| Level {
-            remaining: max.saturating_sub(used.day.used(unix)),
-            next: until_midnight(unix),
-        });
-        policy.outcome(over, over_candidate, used_today, BucketLevels { rates: array::from_fn(counted), daily })
+        let daily =
+            day.map(|(max, unix)| Level { remaining: max.saturating_sub(used_now), next: until_midnight(unix) });
+        let levels = BucketLevels { rates: array::from_fn(counted), daily };
+        let wait = if over == Some(Limit::InFlight) { IN_FLIGHT_WAIT } else { Duration::ZERO };
+        let over = over.map(|limit| (limit, wait.max(levels.wait())));
+        policy.over_limit().count(over.map(|(limit, _)| limit), over_candidate);
+        LimitOutcome { over, over_candidate, used_today: used_now.saturating_sub(over.is_none().into()), levels }
     }
 
     /// Puts a tier in force at a reload, if any request came before.
@@ -291,29 +264,9 @@ impl Budget {
         KeyLevels { rates, daily, in_flight: (self.in_flight(), tier.in_flight) }
     }
 
-    /// The last day on which a request was counted, and its count.
-    pub fn day(&self) -> DayCount {
-        self.used.lock().day.last()
-    }
-
-    /// The part of the day's count that is not in the store yet.
-    pub fn unsaved_day(&self) -> Option<DayCount> {
-        self.used.lock().day.unsaved()
-    }
-
-    /// `added` was added in the store, which has `total` for that day now; `None`: it may have been added.
-    pub fn day_saved(&self, added: DayCount, total: Option<u64>) {
-        self.used.lock().day.saved(added, total.unwrap_or(0));
-    }
-
-    /// Sets the day's count, for a replay.
-    pub fn set_day(&self, count: DayCount) {
-        self.used.lock().day = DayUse::from_store(count);
-    }
-
-    /// Gives the whole day back.
-    pub fn reset_day(&self) {
-        self.used.lock().day.reset();
+    /// What was counted of the day. No request is decided meanwhile.
+    pub fn day(&self) -> MappedMutexGuard<'_, DayUse> {
+        MutexGuard::map(self.used.lock(), |used| &mut used.day)
     }
 
     /// Counts a request as in flight until [`Budget::end`]. Returns the number of others in flight.

@@ -16,8 +16,9 @@ pub struct DayCount {
 
 /// The requests of a key on its last day, by whichever process.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct DayUse {
-    known: DayCount,
+pub struct DayUse {
+    /// The last day on which a request was counted, and its count.
+    pub known: DayCount,
     /// How many of them this process has counted and the store does not have.
     unsaved: u64,
 }
@@ -34,7 +35,7 @@ pub(super) fn until_midnight(unix: i64) -> Duration {
 
 impl DayUse {
     /// Goes on with a count of the store.
-    pub(super) fn from_store(known: DayCount) -> Self {
+    pub fn from_store(known: DayCount) -> Self {
         DayUse { known, unsaved: 0 }
     }
 
@@ -58,37 +59,29 @@ impl DayUse {
         self.unsaved += 1;
     }
 
-    /// Others know of so many, in which this process's are contained.
-    pub(super) fn learn(&mut self, count: DayCount) {
+    /// Others know of so many, in which this process's are contained; `admits_one`: one of them is new, and to be saved by it.
+    pub(super) fn learn(&mut self, count: DayCount, admits_one: bool) {
         if self.known.day == count.day {
             self.known.count = self.known.count.max(count.count);
         } else {
             *self = DayUse::from_store(count);
         }
-    }
-
-    /// One request of those that were learned is this process's, and to be saved by it.
-    pub(super) fn count_learned(&mut self) {
-        self.unsaved += 1;
+        self.unsaved += u64::from(admits_one);
     }
 
     /// The part of the count that is not in the store yet.
-    pub(super) fn unsaved(&self) -> Option<DayCount> {
+    pub fn unsaved(&self) -> Option<DayCount> {
         (self.unsaved > 0).then_some(DayCount { day: self.known.day, count: self.unsaved })
     }
 
-    /// The last day on which a request was counted, and its count.
-    pub(super) fn last(&self) -> DayCount {
-        self.known
-    }
-
     /// Gives the whole day back.
-    pub(super) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         *self = DayUse::from_store(DayCount { count: 0, ..self.known });
     }
 
-    /// `added` was added in the store, which has `total` for that day now, with what other processes counted.
-    pub(super) fn saved(&mut self, added: DayCount, total: u64) {
+    /// `added` was added in the store, which has `total` for that day now, with what other processes counted; 0: it may have
+    /// been added.
+    pub fn saved(&mut self, added: DayCount, total: u64) {
         // If the day ended meanwhile, its count is not needed any more.
         if self.known.day == added.day {
             self.unsaved = self.unsaved.saturating_sub(added.count);
@@ -136,14 +129,13 @@ mod tests {
     #[test]
     fn what_redis_knows_counts_and_only_this_processs_part_is_saved() {
         let mut day = counted(2);
-        day.learn(DayCount { day: 20_000, count: 9 });
-        day.count_learned();
+        day.learn(DayCount { day: 20_000, count: 9 }, true);
         assert_eq!((day.used(NOON), day.unsaved().unwrap().count), (9, 3));
         day.saved(day.unsaved().unwrap(), 3);
         assert_eq!((day.used(NOON), day.unsaved()), (9, None));
-        day.learn(DayCount { day: 20_000, count: 4 });
+        day.learn(DayCount { day: 20_000, count: 4 }, false);
         assert_eq!(day.used(NOON), 9, "Redis has lost its data");
-        day.learn(DayCount { day: 20_001, count: 1 });
+        day.learn(DayCount { day: 20_001, count: 1 }, false);
         assert_eq!(day.used(NOON + DAY), 1);
     }
 

@@ -15,8 +15,8 @@ pub(crate) mod tests;
 
 pub use activity::{Activity, ActivityCounts, RecentActivity};
 pub use budget::{BucketLevels, Budget, DecidedBy, KeyLevels, LimitOutcome, LimitQuery, Told};
-pub use day::{DayCount, day_of};
-pub use policy::{OverLimitCounters, OverLimitCounts, Policy};
-pub use questions::Questions;
+pub use day::{DayCount, DayUse, day_of};
+pub use policy::{OverLimitCounters, Policy};
+pub use questions::{Answer, Question};
 pub use rate::{Bucket, Level, Limiter};
 pub use strangers::{AddressCharge, Strangers, network};

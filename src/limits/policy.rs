@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::budget::{BucketLevels, LimitOutcome};
+use super::budget::BucketLevels;
 use super::rate::{Level, Limiter};
 use crate::clock::seconds_up;
 use crate::config::{Rate, Tier};
@@ -26,22 +26,19 @@ pub struct Policy {
 /// How many requests of a tier were over each limit. They go on over a reload while the tier keeps its name.
 #[derive(Debug, Default)]
 pub struct OverLimitCounters {
-    over: [AtomicU64; Limit::ALL.len()],
-    over_candidate: AtomicU64,
-}
-
-/// The values of the counters at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OverLimitCounts {
-    pub over: [u64; Limit::ALL.len()],
-    pub over_candidate: u64,
+    /// By [`Limit::index`].
+    pub over: [AtomicU64; Limit::ALL.len()],
+    pub over_candidate: AtomicU64,
 }
 
 impl OverLimitCounters {
-    pub fn read(&self) -> OverLimitCounts {
-        OverLimitCounts {
-            over: self.over.each_ref().map(|n| n.load(Ordering::Relaxed)),
-            over_candidate: self.over_candidate.load(Ordering::Relaxed),
+    /// Counts a decision.
+    pub(super) fn count(&self, over: Option<Limit>, over_candidate: bool) {
+        if let Some(limit) = over {
+            self.over[limit.index()].fetch_add(1, Ordering::Relaxed);
+        }
+        if over_candidate {
+            self.over_candidate.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -74,24 +71,6 @@ impl Policy {
         &self.header
     }
 
-    /// Counts a decision, and returns it.
-    pub(super) fn outcome(
-        &self,
-        over: Option<(Limit, Duration)>,
-        over_candidate: bool,
-        used_today: u64,
-        levels: BucketLevels,
-    ) -> LimitOutcome {
-        if let Some((limit, _)) = over {
-            self.over_limit.over[limit.index()].fetch_add(1, Ordering::Relaxed);
-        }
-        if over_candidate {
-            self.over_limit.over_candidate.fetch_add(1, Ordering::Relaxed);
-        }
-        let over = over.map(|(limit, wait)| (limit, wait.max(levels.wait())));
-        LimitOutcome { over, over_candidate, used_today, levels }
-    }
-
     /// Writes the value of `RateLimit`: the requests that would be admitted now, and the seconds until one more is.
     pub fn write_rate_limit(&self, levels: &BucketLevels, out: &mut Vec<u8>) {
         let mut digits = itoa::Buffer::new();
@@ -117,7 +96,7 @@ impl Policy {
 
 impl BucketLevels {
     /// The time until no bucket is empty: a caller that waits for one bucket only would come back too soon for another.
-    fn wait(&self) -> Duration {
+    pub(super) fn wait(&self) -> Duration {
         let levels = self.rates.into_iter().chain([self.daily]).flatten();
         levels.filter(|level| level.remaining == 0).map(|level| level.next).max().unwrap_or_default()
     }

@@ -1,29 +1,37 @@
-//! What is being asked of Redis about one key, which `cluster` asks (contract section 3 `[cluster]`). It is part of the
-//! key's budget, so that it is found without a table of its own.
+//! The questions to Redis about one key, which `cluster` asks (contract section 3 `[cluster]`). They are part of the key's
+//! budget, so that they are found without a table of their own.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::ops::Range;
+use std::sync::atomic::AtomicU64;
 
-use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::Mutex;
 
-use super::{Policy, Told};
+use super::Told;
 use crate::clock::Tick;
 
-/// What is being asked of Redis for one key: about reads, and about writes.
-#[derive(Debug, Default)]
-pub struct Questions {
-    pub open: [Mutex<Question>; 2],
-    /// The day was given back, which Redis is to be told.
-    pub resets_day: AtomicBool,
-}
-
-/// One question after the other.
+/// One question after the other. Its requests are numbered as they come.
 #[derive(Debug, Default)]
 pub struct Question {
-    /// The requests that the next question is about, and by which policy the last of them came.
-    pub waiting: Vec<oneshot::Sender<Option<Told>>>,
-    pub policy: Option<Arc<Policy>>,
-    pub is_under_way: bool,
-    pub refused: Option<(Tick, Told)>,
+    pub came: AtomicU64,
+    /// Locked while a question is under way.
+    pub last: Mutex<Answer>,
+}
+
+/// What the last question was about, and what Redis said.
+#[derive(Debug, Default)]
+pub struct Answer {
+    pub asked: Range<u64>,
+    /// How many of them are let in, the first ones.
+    pub let_in: u64,
+    /// `None`: it has not answered.
+    pub told: Option<Told>,
+    /// Until then, all further requests are refused.
+    pub refused_until: Tick,
+}
+
+impl Answer {
+    /// The refusal that is remembered.
+    pub fn refusal(&self, now: Tick) -> Option<Told> {
+        self.told.filter(|_| now < self.refused_until).map(|told| Told { admitted: false, ..told })
+    }
 }

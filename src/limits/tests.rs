@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -76,7 +76,7 @@ fn a_refusal_by_the_write_rate_costs_the_main_one_nothing() {
     let decided = caller.ask(&policy, SET, 0);
     assert_eq!(decided.over, Some((Limit::WriteRate, Duration::from_millis(200))));
     assert_eq!(decided.levels.rates[0].unwrap().remaining, 30);
-    assert_eq!(policy.over_limit().read().over[Limit::WriteRate.index()], 1);
+    assert_eq!(policy.over_limit().over[Limit::WriteRate.index()].load(Ordering::Relaxed), 1);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_candidate_is_decided_on_the_same_requests_and_refuses_nothing() {
         })
         .collect();
     assert_eq!(over, [false, false, true, true]);
-    assert_eq!(policy.over_limit().read().over_candidate, 2);
+    assert_eq!(policy.over_limit().over_candidate.load(Ordering::Relaxed), 2);
 }
 
 #[test]
@@ -157,21 +157,6 @@ fn a_set_points_amid_a_reload_is_charged_by_the_write_rate_once() {
 }
 
 #[test]
-fn a_write_rate_removed_and_put_back_refills_nobody_and_a_first_one_begins_full() {
-    let with = |burst| policy(rate(20, 40), Some(rate(5, burst)));
-    let without = policy(rate(20, 40), None);
-    let caller = Caller::default();
-    assert_eq!(caller.let_in(&with(10), SET, 0), 10);
-    for (n, policy) in [&without, &with(1), &with(10)].into_iter().enumerate() {
-        caller.0.change_tier(policy.tier(), Tick((n as u64 + 1) * SECOND / 10));
-    }
-    assert_eq!(caller.let_in(&with(10), SET, 3 * SECOND / 10), 1);
-    let caller = Caller::default();
-    assert!(caller.ask(&without, SET, 0).over.is_none());
-    assert_eq!(caller.let_in(&with(5), SET, 0), 5);
-}
-
-#[test]
 fn a_key_that_has_asked_gets_no_larger_write_burst_by_a_change_and_one_that_has_not_does() {
     let (small, large) = (policy(rate(20, 40), Some(rate(1, 1))), policy(rate(20, 40), Some(rate(1, 30))));
     for (asked, left) in [(Some(GET), 1), (Some(SET), 0), (None, 30)] {
@@ -179,27 +164,6 @@ fn a_key_that_has_asked_gets_no_larger_write_burst_by_a_change_and_one_that_has_
         assert!(asked.is_none_or(|operation| caller.ask(&small, operation, 0).over.is_none()));
         assert_eq!(caller.let_in(&large, SET, 0), left, "{asked:?}");
     }
-}
-
-#[test]
-fn while_limits_change_under_load_no_request_is_let_in_twice_over() {
-    // An hour passes before anything comes back: whatever is let in comes out of one largest burst.
-    const MOST: u32 = 4000;
-    let hourly = |burst| policy(Rate { period_ns: 3600 * SECOND, burst: NonZeroU32::new(burst).unwrap() }, None);
-    let (policies, caller, let_in) = ([hourly(MOST), hourly(MOST - 1)], Caller::default(), AtomicUsize::new(0));
-    std::thread::scope(|scope| {
-        for n in 0..4 {
-            let (policies, caller, let_in) = (&policies, &caller, &let_in);
-            scope.spawn(move || {
-                for ask in 0..MOST as usize {
-                    let is_let_in = caller.ask(&policies[(n + ask / 7) % 2], GET, 1).over.is_none();
-                    let_in.fetch_add(usize::from(is_let_in), Ordering::Relaxed);
-                }
-            });
-        }
-    });
-    let let_in = let_in.into_inner();
-    assert!((MOST as usize - 1..=MOST as usize).contains(&let_in), "{let_in} of {MOST}");
 }
 
 /// What Redis says where everything is there but for so much.
@@ -215,11 +179,11 @@ fn owed(of: Limit, ms: u64) -> PerRate<Duration> {
 fn what_redis_says_counts_and_is_told_to_the_caller() {
     let policy = Policy::new(Arc::new(Tier { daily: Some(9), ..tier("standard") }));
     let caller = Caller::default();
-    let by = |told| DecidedBy { nodes: NonZeroU32::new(2).unwrap(), told: Some(told) };
+    let by = |told| DecidedBy { nodes: 2, told: Some(told) };
     let decided = caller.decide(&policy, GET, 0, by(told(true, 500, 4)));
     assert_eq!((decided.over, decided.used_today), (None, 3));
     assert!(level(&policy, &decided.levels).starts_with(r#""standard";r=30;t=1, "standard-daily";r=5;"#));
-    assert_eq!(caller.0.unsaved_day(), Some(DayCount { day: 0, count: 1 }), "this node let one of them in");
+    assert_eq!(caller.0.day().unsaved(), Some(DayCount { day: 0, count: 1 }), "this node let one of them in");
     let decided = caller.decide(&policy, GET, 0, by(told(false, 2000, 4)));
     assert_eq!(decided.over, Some((Limit::Rate, Duration::from_millis(50))));
     let writes = Told { owed: owed(Limit::WriteRate, 2000), ..told(false, 0, 4) };
@@ -232,7 +196,7 @@ fn what_redis_says_counts_and_is_told_to_the_caller() {
 #[test]
 fn a_share_begins_full_and_is_charged_down_to_empty_with_all_that_is_let_in() {
     let (policy, caller) = (policy(rate(20, 40), None), Caller::default());
-    let alone = DecidedBy { nodes: NonZeroU32::new(2).unwrap(), told: None };
+    let alone = DecidedBy { nodes: 2, told: None };
     let let_in = |tick| (0..100).filter(|_| caller.decide(&policy, GET, tick, alone).over.is_none()).count();
     assert_eq!(let_in(0), 20);
     // What Redis grants is charged here, too, so that a flood gains no more than the share.
@@ -247,8 +211,11 @@ fn a_share_begins_full_and_is_charged_down_to_empty_with_all_that_is_let_in() {
         let told = (!n.is_multiple_of(3)).then(|| told(true, 0, 0));
         assert_eq!(caller.decide(&policy, GET, n * SECOND / 5, DecidedBy { told, ..alone }).over, None, "{n}");
     }
-    let undivided = DecidedBy { nodes: NonZeroU32::new(50).unwrap(), told: None };
-    assert_eq!(caller.decide(&policy, GET, 0, undivided).over, Some((Limit::Rate, Duration::from_secs(1))));
+    // A share lets at least one request in.
+    let one_of_fifty = DecidedBy { nodes: 50, told: None };
+    let caller = Caller::default();
+    let let_in = (0..100).filter(|_| caller.decide(&policy, GET, 0, one_of_fifty).over.is_none()).count();
+    assert_eq!(let_in, 1);
 }
 
 /// One thing that happens to a key: a while passes, and it asks so often or is put under other limits.
@@ -271,7 +238,7 @@ fn any_step() -> impl Strategy<Value = (u64, Step)> {
 proptest! {
     #[test]
     fn over_any_changes_of_limits_no_time_lets_in_more_than_the_largest_burst_and_rate(
-        steps in proptest::collection::vec(any_step(), 1..40), is_told in any::<bool>(),
+        steps in proptest::collection::vec(any_step(), 1..40), is_told in any::<bool>(), nodes in 1u32..4,
     ) {
         let (caller, first) = (Caller::default(), policy(rate(20, 40), Some(rate(5, 10))));
         let (mut in_force, mut now) = (policy(rate(20, 40), Some(rate(5, 10))), 0);
@@ -284,7 +251,7 @@ proptest! {
                 Step::Ask(operation, times) => for n in 0..times {
                     // Some are on their way since before the first change.
                     let policy = if n % 3 == 0 { &first } else { &in_force };
-                    if caller.ask(policy, operation, now).over.is_none() {
+                    if caller.decide(policy, operation, now, DecidedBy { nodes, told: None }).over.is_none() {
                         all.times.push(now);
                         // Where writes have no limit of their own, they count for none.
                         if operation == SET && policy.tier().write.is_some() {

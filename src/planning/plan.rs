@@ -126,12 +126,11 @@ fn summary(limits: &Limits, rows: &[PlannedKey]) -> String {
     if rows.is_empty() {
         return "There are no decisions, so nothing is known of what would be refused.".to_owned();
     }
-    let mut text = match (over, newly) {
+    let mut text = match over {
         _ if limits.shadow => {
             format!("limits.shadow is true: nothing would be refused. {requests} would be over the limits.")
         }
-        (0, _) => "Nothing would be refused.".to_owned(),
-        (_, 0) => format!("{requests} would be refused, all of which were refused then too."),
+        0 => "Nothing would be refused.".to_owned(),
         _ => format!("{requests} would be refused; {newly} of them {} accepted then, of {keys}.", was(newly)),
     };
     if limits.tiers.iter().any(|tier| tier.candidate.is_some()) {

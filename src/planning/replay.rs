@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::record::RecordedDecision;
 use crate::config::Limits;
-use crate::limits::{Budget, DayCount, DecidedBy, LimitOutcome, LimitQuery, Policy, day_of};
+use crate::limits::{Budget, DayCount, DayUse, DecidedBy, LimitOutcome, LimitQuery, Policy, day_of};
 
 /// Decides recorded requests again under these limits.
 #[derive(Debug)]
@@ -42,13 +42,13 @@ impl<'l> Replay<'l> {
         let key = &mut self.keys[recorded.key];
         if key.run != run {
             // Budgets are full at a start, but for the day.
-            (key.run, key.budget) = (run, Budget::with_day(key.budget.day()));
+            (key.run, key.budget) = (run, Budget::with_day(key.budget.day().known));
         }
         if key.gap != Some(gap) {
             // What was counted of the day in a gap is known by the next decision.
-            let (counted, day) = (key.budget.day(), day_of(unix));
+            let (counted, day) = (key.budget.day().known, day_of(unix));
             let before = if counted.day == day { counted.count } else { 0 };
-            key.budget.set_day(DayCount { day, count: before.max(decision.used_today) });
+            *key.budget.day() = DayUse::from_store(DayCount { day, count: before.max(decision.used_today) });
             key.gap = Some(gap);
         }
         let query = LimitQuery { operation: decision.operation, in_flight: decision.in_flight, now: decision.at };

@@ -1,15 +1,13 @@
 //! The tasks without which the gateway cannot go on: if one of them ends, which only a defect causes, so does the process.
 //! Beside them, the one that warns daily of certificates that end soon.
 
-use std::future::pending;
 use std::panic::AssertUnwindSafe;
 use std::process::exit;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::logs::Logs;
 use crate::clock::Clock;
@@ -20,9 +18,6 @@ use crate::store::Store;
 use crate::tls::ends_soon;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// How long a process that ends waits for Redis to know.
-const LEAVE_WITHIN: Duration = Duration::from_millis(500);
 
 /// How long the access log, the audit log and the decision record may take to be written after a defect, and how long the
 /// process log after them: the process ends within a second.
@@ -60,8 +55,6 @@ pub(super) async fn warn_of_ends(tls: Option<Arc<Tls>>, admin: Option<i64>, cloc
 #[derive(Debug)]
 pub(super) struct BackgroundTasks {
     store: Option<Arc<Store>>,
-    /// Whether the other nodes know that this one has left; `None`: there are no others.
-    left: Option<oneshot::Receiver<()>>,
 }
 
 impl BackgroundTasks {
@@ -90,16 +83,13 @@ impl BackgroundTasks {
                 gateway.follow_peers(&stream).await;
             });
         }
-        let left = limits.map(|limits| {
-            let ((leaves, left), gateway) = (oneshot::channel(), gateway.clone());
+        if let Some(limits) = limits {
+            let gateway = gateway.clone();
             supervise("the task that shares limits with other nodes", logs, async move {
-                limits.run(|| gateway.node_report()).await;
-                let _ = leaves.send(()); // nobody waits for it after its time
-                pending().await
+                limits.run(|node| gateway.describe(node)).await;
             });
-            left
-        });
-        BackgroundTasks { store, left }
+        }
+        BackgroundTasks { store }
     }
 
     /// Tells the other nodes that this process stops, and writes the last counts of keys to the store within `limit`.
@@ -111,9 +101,8 @@ impl BackgroundTasks {
         if let Some(store) = &self.store {
             gateway.usage_flush.finish(store, limit).await;
         }
-        if let (Some(left), Some(limits)) = (self.left, gateway.shared_limits()) {
-            limits.set_state(None);
-            let _ = timeout(LEAVE_WITHIN, left).await; // the others hear no more of it in any case
+        if let Some(limits) = gateway.shared_limits() {
+            limits.leave().await;
         }
     }
 }

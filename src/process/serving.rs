@@ -42,7 +42,7 @@ impl Serving {
     pub(super) async fn run(mut self, mut stop_signals: StopSignals) -> Draining {
         let mut reason = self.stop_reason(&mut stop_signals).await;
         self.admin.1.begin_drain();
-        self.gateway.shared_limits().inspect(|limits| limits.set_state(Some(NodeState::Draining)));
+        self.gateway.shared_limits().inspect(|limits| limits.set_state(NodeState::Draining));
         let delay = self.gateway.state().config.server.drain_delay;
         if reason == StopReason::Signal {
             systemd::stopping();

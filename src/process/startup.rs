@@ -5,8 +5,6 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tokio::time::timeout;
-
 use super::admin::AdminStartup;
 use super::background::{BackgroundTasks, supervise, warn_of_ends};
 use super::demo::Demo;
@@ -19,7 +17,7 @@ use super::serving::Serving;
 use super::watch::States;
 use super::{ProcessError, systemd};
 use crate::clock::{Clock, Tick};
-use crate::cluster::bus::Bus;
+use crate::cluster::bus::{Bus, Notice};
 use crate::cluster::{NodeState, RedisStream, START_TIMEOUT, SharedLimits};
 use crate::config::{Config, Keys, Listen, Loaded, OriginKind};
 use crate::edge::{Audience, BindError, CallerFiles, Edge, EdgeMetrics, Listener, ListeningSocket, Server, Tls};
@@ -133,7 +131,7 @@ impl Built {
         }
         supervise("a listener for callers", &serving.logs, serving.server.failed());
         let gateway = &serving.gateway;
-        gateway.shared_limits().inspect(|limits| limits.set_state(Some(NodeState::Serving)));
+        gateway.shared_limits().inspect(|limits| limits.set_state(NodeState::Serving));
         let is_first = predecessor.is_none();
         serving.handover = handover.map(|handover| handover.start(predecessor, gateway.clone()));
         print_ready(&urls, gateway.state().config.log.is_json(), gateway.clock(), demo.as_deref());
@@ -269,7 +267,7 @@ async fn join_cluster(config: &Config, clock: &Clock) -> Result<Joined, ProcessE
 /// Waits until the other nodes can be told of writes, if there are any.
 async fn begin_bus(gateway: &Gateway) -> Result<(), ProcessError> {
     let Some(peers) = gateway.peers() else { return Ok(()) };
-    timeout(START_TIMEOUT, peers.bus.has_begun()).await.map_err(|_| {
+    peers.bus.tell(Notice::Beat, START_TIMEOUT).await.map_err(|_| {
         let why = "no notice of writes was confirmed within 5 s; the lines above say why";
         ProcessError::Unusable(format!("cluster.redis cannot be used: {why}"))
     })

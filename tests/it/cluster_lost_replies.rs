@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use futures_util::future::join_all;
 use guildgate::clock::{Clock, Tick};
-use guildgate::cluster::{NodeReport, SharedLimits};
+use guildgate::cluster::SharedLimits;
 use guildgate::config::{self, Config};
 use guildgate::keys::{Key, KeyTable, ListedKey};
 use guildgate::limits::LimitQuery;
@@ -50,9 +50,8 @@ impl Node {
         };
         let table = KeyTable::new(vec![listed], &config.limits, &KeyTable::default(), Tick(0), 0);
         let key = table.find(&digest, || 0).unwrap().clone();
-        let report = NodeReport { config_hash: config.hash, keys_hash: None, writes_age: None };
         let runs = limits.clone();
-        let task = tokio::spawn(async move { runs.run(|| report).await });
+        let task = tokio::spawn(async move { runs.run(|node| node).await });
         Node { limits, key, clock, task }
     }
 

@@ -191,20 +191,6 @@ async fn guarantee_2_after_a_write_of_unknown_outcome_no_node_keeps_its_members_
 }
 
 #[tokio::test]
-async fn connections_to_redis_that_are_closed_again_and_again_fail_no_write() {
-    let redis = Redis::start(&[]).await;
-    let (here, there) = two_nodes(node(&redis)).await;
-    for points in 1..=10 {
-        let killed = redis.ask("CLIENT KILL TYPE normal");
-        assert!(killed.starts_with(':') && !killed.starts_with(":0"), "there were connections: {killed}");
-        writes(&here, points).await;
-        let seen = async || there.get_points("bot", "7").await.body == points.to_string();
-        eventually(SECOND_AND_SLACK, "the write is seen", seen).await;
-    }
-    has_in_memory(&there).await;
-}
-
-#[tokio::test]
 async fn a_purge_at_one_node_reaches_the_others() {
     let redis = Redis::start(&[]).await;
     let (here, there) = two_nodes(node(&redis).admin()).await;
@@ -250,32 +236,6 @@ async fn a_guild_that_one_nodes_own_store_says_is_left_is_out_of_the_others_memo
     here.run(&["guild", "leave", GUILD]).done();
     let is_purged = async || there.get_points("bot", "7").await.body == "8";
     eventually(SECOND_AND_SLACK, "its answers are purged", is_purged).await;
-}
-
-#[tokio::test]
-async fn the_processes_of_a_hand_over_write_as_one_node_and_say_that_they_stop() {
-    let redis = Redis::start(&[]).await;
-    let builder = node(&redis).set("server.handover", r#""handover.sock""#);
-    let (mut here, there) = two_nodes(builder).await;
-    let mut kept = here.connect().await;
-    let write = |gate: &TestGateway| gate.request("setPoints", "bot", "memberID=7&amount=4");
-    kept.ask(&here.request("getPoints", "bot", "memberID=7")).await.is("3");
-    has_in_memory(&there).await;
-    let mut before = here.replace().await;
-    // By the one that drains, and then by the one that took over.
-    assert_eq!(kept.ask(&write(&here)).await.status, 200);
-    let seen = async |points: &str| there.get_points("bot", "7").await.body == points;
-    eventually(SECOND_AND_SLACK, "the first's write is seen", async || seen("4").await).await;
-    here.get_points("bot", "7").await.is("4");
-    has_in_memory(&there).await;
-    writes(&here, 5).await;
-    eventually(SECOND_AND_SLACK, "the second's write is seen", async || seen("5").await).await;
-    assert_eq!(before.exit().await, Some(0), "{}", before.stderr());
-    assert!(redis.ask("XRANGE guildgate:bus - +").contains("bye"), "the first has said that it stops");
-    has_in_memory(&here).await;
-    writes(&there, 6).await;
-    eventually(SECOND_AND_SLACK, "it hears the other", async || here.get_points("bot", "7").await.body == "6").await;
-    assert!(!there.stderr().contains("may be lost"), "{}", there.stderr());
 }
 
 /// A world whose configuration has this Redis.

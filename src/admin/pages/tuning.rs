@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use axum::Extension;
@@ -17,7 +19,7 @@ use super::{Answer, Visit, in_path};
 use crate::admin::problem::{Problem, ReloadFault};
 use crate::admin::shared::Shared;
 use crate::config::{Limits, load_str};
-use crate::limits::OverLimitCounts;
+use crate::limits::OverLimitCounters;
 use crate::model::{KeyId, Limit};
 use crate::planning::{Plan, PlannedKey, ReadError, RecordFiles};
 
@@ -178,16 +180,16 @@ async fn replay(shared: &Shared, limits: Limits, names: HashMap<KeyId, String>) 
 
 /// The tiers in force, with how often each limit was exceeded.
 fn now(shared: &Shared, limits: &Limits, in_force: Option<&Value>) -> Markup {
-    let counts: HashMap<String, OverLimitCounts> = shared.gateway.over_limits().into_iter().collect();
+    let counts: HashMap<String, Arc<OverLimitCounters>> = shared.gateway.over_limits().into_iter().collect();
     let rows = limits.tiers.iter().map(|tier| {
         let (typed, counts) = (in_force.and_then(|tiers| tiers.get(&tier.name)), counts.get(&tier.name));
         let candidate = tier.candidate.map_or("–".to_owned(), |rate| {
             format!("{}, {} at once", typed_rate(typed.and_then(|tier| tier.get("candidate"))), rate.burst)
         });
         let mut row = row![tier.name, format!("{}, {} at once", typed_rate(typed), tier.main.burst)];
-        let over = Limit::ALL.map(|limit| counts.map_or(0, |counts| counts.over[limit.index()]));
+        let over = Limit::ALL.map(|limit| counts.map_or(0, |counts| counts.over[limit.index()].load(Ordering::Relaxed)));
         row.extend(over.map(|n| html! { (n) }));
-        row.extend(row![candidate, counts.map_or(0, |counts| counts.over_candidate)]);
+        row.extend(row![candidate, counts.map_or(0, |counts| counts.over_candidate.load(Ordering::Relaxed))]);
         row
     });
     let mut columns = vec![("Tier", ""), ("Rate", "nowrap")];

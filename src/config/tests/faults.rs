@@ -29,7 +29,7 @@ rate = "0/s"
   brust = 5
 burst = 0
 write_burst = 3
-"é" = "✓"
+# A comment.
 
 [[cache]]
 ttl = "5s"
@@ -44,6 +44,7 @@ source = "file"
 
 [log]
 level = "loud"
+"é" = "✓"
 "#;
     assert_eq!(
         faults(text),
@@ -72,8 +73,6 @@ level = "loud"
             "23:3: limits.tiers.free.brust: unknown name `brust`; did you mean `burst`?",
             "24:9: limits.tiers.free.burst: must be from 1 to 1000000000",
             "25:15: limits.tiers.free.write_burst: needs `write_rate`: without it there is no separate limit of writes",
-            "26:1: limits.tiers.free.\"é\": unknown name `é`; there are `burst`, `candidate`, `daily`, \
-             `in_flight`, `rate`, `write_burst` and `write_rate`",
             "28:1: cache: is of type array; it must be of type table: write [cache]",
             "33:14: origin.upstreams[0]: must not have a user or password; the caller's key is sent instead",
             "33:30: origin.upstreams[1]: is not a service's URL; write http://host:port or http://host:port/path, or https://…",
@@ -81,6 +80,8 @@ level = "loud"
             "34:9: origin.store: must be a file: data in memory is lost at exit",
             "36:1: keys.file: `keys.source` \"file\" needs it: the path of the key file",
             "40:9: log.level: unknown value `loud`; there are `error`, `warn`, `info`, `debug` and `trace`",
+            "41:1: log.\"é\": unknown name `é`; there are `access`, `audit`, `decisions`, `decisions_max_size`, `format`, \
+             `otlp` and `otlp_sample`",
         ]
     );
 }
