@@ -30,7 +30,7 @@ async fn show(Extension(visit): Extension<Visit>, RawQuery(query): RawQuery) -> 
 }
 
 async fn page(visit: &Visit, is_done: bool, refused: &Refused) -> Markup {
-    let (size, totals) = (visit.shared().gateway.cache_size(), visit.shared().gateway.totals());
+    let (size, totals) = (visit.shared().gateway.cache_size(), visit.shared().gateway.observer.totals());
     let max_size = visit.shared().gateway.state().config.cache.max_size;
     let rows = html! {
         @for operation in Operation::ALL.into_iter().filter(|operation| !operation.is_write()) {

@@ -100,8 +100,8 @@ async fn find(shared: &Shared, q: &str, page: usize) -> Result<Found, Problem> {
     rows.extend(used.into_values().map(|(requests, key)| Row {
         id: key.id.clone(),
         name: String::new(),
-        guild: key.guild.id.clone(),
-        guild_name: name_of(&key.guild.id),
+        guild: key.guild.clone(),
+        guild_name: name_of(&key.guild),
         tier: Some(key.policy.tier().name.clone()),
         last_used: None,
         used: Some((requests, key)),

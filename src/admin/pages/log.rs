@@ -41,7 +41,7 @@ fn has(outcome: &Outcome, text: &str) -> bool {
 
 async fn show(Extension(visit): Extension<Visit>, Params(query): Params<Query>) -> Result<Markup, Problem> {
     let shared = &visit.pages.shared;
-    let mut refusals = shared.gateway.last_refusals();
+    let mut refusals = shared.gateway.observer.last_refusals();
     let q = query.q.trim();
     refusals.retain(|outcome| has(outcome, q));
     let shown = &refusals[..refusals.len().min(MAX_ROWS)];
@@ -97,7 +97,7 @@ async fn look_up(shared: &Arc<Shared>, ids: HashSet<KeyId>) -> Result<HashMap<Ke
         Keys::File(_) => {
             let found = async move |shared: Arc<Shared>| Ok(shared.gateway.usage_of(|id| ids.contains(id)));
             let found = shared.over_all_keys(found).await?.into_iter();
-            found.map(|KeyUsage { key, .. }| (key.id.clone(), found_key("", &key.guild.id))).collect()
+            found.map(|KeyUsage { key, .. }| (key.id.clone(), found_key("", &key.guild))).collect()
         }
         Keys::Store => {
             let store = shared.keys()?.store;

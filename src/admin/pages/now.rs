@@ -103,7 +103,7 @@ fn failing_requests(recent: &Sample, last: &Sample) -> Option<String> {
 fn tiles(shared: &Shared, recent: &Sample, first: &Sample, last: &Sample) -> Markup {
     let ok = |totals: &RequestTotals| totals.by_code[0];
     let refused = |totals: &RequestTotals| totals.by_code[1..].iter().sum();
-    let store = match (&shared.store, shared.gateway.follower.fault()) {
+    let store = match (&shared.store, shared.gateway.store_fault()) {
         (None, _) => "none",
         (Some(_), Some(_)) => "away",
         (Some(store), None) if store.write_fault().is_some() => "cannot be written",

@@ -17,7 +17,7 @@ async fn a_revoked_key_is_refused_even_when_the_answer_is_cached() {
     let w = TestGateway::new(PLENTY).await;
     assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
     w.store.revoke_key("k1").await.unwrap();
-    w.gateway.follower.apply_keys(w.gateway.follower.load_keys(None).await.unwrap());
+    w.reload_keys().await;
     assert_eq!(w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err(), Fault::IncorrectKey);
 }
 
@@ -40,7 +40,7 @@ async fn both_secrets_of_a_rotated_key_answer_and_share_one_budget() {
 async fn the_last_use_of_a_rotated_key_is_that_of_whichever_secret_was_used() {
     let w = TestGateway::new(PLENTY).await;
     let last_used = async || {
-        w.gateway.usage_flush.write_last_use(&w.store).await.unwrap();
+        w.gateway.write_usage(&w.store, true).await.unwrap();
         w.store.keys().await.unwrap().into_iter().find(|key| &*key.id == "k1").unwrap().last_used
     };
     w.rotate("k1", "new", Some(9000)).await;
@@ -97,7 +97,7 @@ async fn both_secrets_end_with_their_key_where_that_ends_before_the_overlap() {
     // An end that is put off is put off for the old secret too, but not beyond its overlap.
     let never = KeyChange { expires: Some(None), ..KeyChange::default() };
     w.store.set_key("k3", never).await.unwrap();
-    w.gateway.follower.apply_keys(w.gateway.follower.load_keys(None).await.unwrap());
+    w.reload_keys().await;
     for (at, works) in [(8999, true), (9000, false)] {
         w.gateway.clock().set_unix(at);
         assert_eq!(w.ask("getPoints", "k3", "memberID=7").await.answer.is_ok(), works, "{at}");

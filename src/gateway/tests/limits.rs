@@ -77,7 +77,7 @@ async fn a_reload_is_in_force_with_the_next_request_and_refills_no_one() {
     let toml = "answers.service_name = \"Watch\"\nlimits.tiers.standard = { rate = \"1/s\", burst = 20 }";
     let config = config::load_str(toml, w._folder.path(), "test").unwrap().config;
     let origin = w.gateway.state().origin.clone();
-    w.gateway.reload(config, origin, NewKeys::Store(w.gateway.follower.load_keys(None).await.unwrap()));
+    w.gateway.reload(config, origin, NewKeys::Store(w.gateway.load_keys(None).await.unwrap()));
     let refused = w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err();
     assert_eq!(refused, Fault::TooManyRequests { retry_after: 1 });
     w.advance(1);
