@@ -28,6 +28,8 @@ pub struct FlightKey {
     pub secret: Digest,
     pub entry: EntryKey,
     pub gate: GateState,
+    /// The question is to prove the key: whoever sends it may not be given the answer to one that was sent before.
+    pub is_proof: bool,
 }
 
 /// The flights that callers may join. `T` is the result that all of them receive. The lock is held for a look-up, never

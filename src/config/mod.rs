@@ -35,8 +35,6 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use self::problem::MAX_PROBLEMS;
-
 pub use self::admin::{Admin, AdminListener, TokenSource};
 pub use self::answers::{AnswerHeader, Answers, ErrorStatus};
 pub use self::cache::{Cache, Freshness, cached_reads};
@@ -47,7 +45,7 @@ pub use self::limits::{Limits, MAX_TIERS, Rate, Tier, TierFile, is_tier_name};
 pub use self::log::{Access, Log, LogFormat, LogLevel, Otlp};
 pub use self::origin::{Health, Keys, Origin, OriginKind, Upstream, UpstreamTls, Upstreams};
 pub use self::pem::{PemFile, pair_fault, system_roots, unreadable_roots};
-pub(crate) use self::problem::instead;
+pub(crate) use self::problem::{MAX_PROBLEMS, Places, instead};
 pub use self::problem::{Problem, Problems, SettingFault};
 pub use self::redis::{HostPort, RedisAt, RedisServers};
 pub use self::reload::Reloaded;

@@ -10,7 +10,7 @@ use super::leaf::HumanSize;
 use super::secret::{self, Secret, Source};
 
 /// Faults that are reported at once. A file with more is the wrong file, and finding the place of each costs time.
-pub(super) const MAX_PROBLEMS: usize = 100;
+pub(crate) const MAX_PROBLEMS: usize = 100;
 
 /// One fault of a config file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,7 +164,7 @@ impl Faults<'_> {
 
 /// The text, the offset of each value in it by its path, such as `limits.tiers.free.burst`, and that of each name.
 #[derive(Clone, Default)]
-pub(super) struct Places {
+pub(crate) struct Places {
     text: String,
     offsets: HashMap<String, usize>,
     names: Vec<(String, usize)>,
@@ -231,7 +231,7 @@ impl Places {
         Problem { path, line: self.line(offset), column, message }
     }
 
-    fn line(&self, offset: usize) -> usize {
+    pub fn line(&self, offset: usize) -> usize {
         self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
     }
 }

@@ -42,14 +42,19 @@ impl Admitted<'_> {
     }
 
     fn asks(&self, id: RequestId, trace: TraceContext<'_>) -> Caller {
-        let stranger = (self.proof == Proof::Missing).then_some(self.header.client);
-        Caller::new(id, self.key.clone(), stranger, self.header.authorization.unwrap_or_default(), trace)
+        let RequestHeader { authorization, client, .. } = *self.header;
+        Caller::new(id, (self.key.clone(), self.proof), client, authorization.unwrap_or_default(), trace)
     }
 
     /// Refunds a stranger's address, since the key has been proven, or is refused for what it has used up itself.
-    pub(super) fn refund(&self) {
-        self.charge.as_ref().inspect(|charge| charge.refund());
+    pub(super) fn refund(&mut self, details: &mut RequestDetails) {
+        refund(self.charge.take(), details);
     }
+}
+
+fn refund(charge: Option<AddressCharge>, details: &mut RequestDetails) {
+    details.is_stranger = false;
+    charge.inspect(AddressCharge::refund);
 }
 
 impl Gateway {
@@ -75,9 +80,13 @@ impl Gateway {
         let charge = if is_stranger { self.charge_address(state, header, details)? } else { None };
         let FoundKey { key, proof } = found?;
         details.is_stranger = is_stranger;
-        let request = self.charge(state, &key, operation, header, details);
-        let request = request.inspect_err(|_| _ = charge.as_ref().inspect(|charge| charge.refund()))?;
-        Ok(Admitted { header, request, key, proof, checked_at: header.began, charge })
+        match self.charge(state, &key, operation, header, details) {
+            Ok(request) => Ok(Admitted { header, request, key, proof, checked_at: header.began, charge }),
+            Err(fault) => {
+                refund(charge, details);
+                Err(fault)
+            }
+        }
     }
 
     /// What is known of the key with this digest: 02 if it is refused, 21 if the keys are too old to tell.
@@ -94,10 +103,18 @@ impl Gateway {
     }
 
     /// Looks the key up again after a wait: 21 or 02. Nothing is charged again.
-    pub(super) fn look_again(&self, state: &State, admitted: &mut Admitted<'_>) -> Result<(), Fault> {
+    pub(super) fn look_again(
+        &self,
+        state: &State,
+        admitted: &mut Admitted<'_>,
+        details: &mut RequestDetails,
+    ) -> Result<(), Fault> {
         admitted.checked_at = self.now();
         let found = self.look_up(state, &admitted.key.digest, admitted.checked_at)?;
         (admitted.key, admitted.proof) = (found.key, found.proof);
+        if found.proof == Proof::Valid {
+            admitted.refund(details);
+        }
         Ok(())
     }
 
@@ -116,12 +133,11 @@ impl Gateway {
         let unproven = learned_keys.unproven(&admitted.key.digest);
         let turn = timeout(self.state().queue_time(), unproven.asking.lock()).await;
         let turn = turn.map_err(|_| Fault::Unavailable { retry_after: 1 })?;
-        self.look_again(state, &mut admitted)?;
+        self.look_again(state, &mut admitted, details)?;
         let _turn = (admitted.proof != Proof::Valid).then_some(turn);
         let answer = self.perform(&self.state_full(), &admitted, request, body, details).await;
         if learned_keys.is_proven(&admitted.key.digest, self.now()) {
-            details.is_stranger = false;
-            admitted.refund();
+            admitted.refund(details);
         }
         answer
     }

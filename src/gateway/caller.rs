@@ -19,8 +19,8 @@ pub(super) struct Caller {
     pub(super) id: RequestId,
     /// The key as it was last looked up.
     pub(super) key: Arc<Key>,
-    /// The address of a caller whose key was never proven.
-    stranger: Option<IpAddr>,
+    pub(super) proof: Proof,
+    client: IpAddr,
     authorization: Box<[u8]>,
     trace_parent: Option<Box<[u8]>>,
     trace_state: Option<Box<[u8]>>,
@@ -31,15 +31,16 @@ pub(super) struct Caller {
 impl Caller {
     pub(super) fn new(
         id: RequestId,
-        key: Arc<Key>,
-        stranger: Option<IpAddr>,
+        (key, proof): (Arc<Key>, Proof),
+        client: IpAddr,
         authorization: &[u8],
         trace: TraceContext<'_>,
     ) -> Self {
         Caller {
             id,
             key,
-            stranger,
+            proof,
+            client,
             authorization: authorization.into(),
             trace_parent: trace.parent.map(Into::into),
             trace_state: trace.state.map(Into::into),
@@ -67,7 +68,10 @@ impl Caller {
 impl Gateway {
     /// Waits for a place at the origin, at most for `origin.queue_timeout`; then 21.
     pub(super) async fn place(&self, caller: &Caller) -> Result<Permit, Fault> {
-        let owner = caller.stranger.map_or_else(|| Owner::Key(caller.key.id.clone()), Owner::of_address);
+        let owner = match caller.proof {
+            Proof::Missing => Owner::of_address(caller.client),
+            Proof::Valid | Proof::Lapsed => Owner::Key(caller.key.id.clone()),
+        };
         let origin = self.state().origin.clone();
         origin.permit(owner, caller.id).await
     }

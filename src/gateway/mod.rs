@@ -241,7 +241,7 @@ impl Gateway {
         if has_waited {
             body.flush_answers().await?;
             let charged = Box::pin(self.charge_after_wait(&admitted.request, operation, details)).await;
-            charged.inspect_err(|_| admitted.refund())?;
+            charged.inspect_err(|_| admitted.refund(details))?;
         }
         if header.content_encoded || header.content_type.is_some_and(|t| !t.is_empty() && !is_form_type(t)) {
             return Err(Fault::NotAForm);
@@ -262,7 +262,7 @@ impl Gateway {
         let later = has_waited.then(|| self.state_full());
         let state = later.as_ref().unwrap_or(state);
         if has_waited {
-            self.look_again(state, &mut admitted)?;
+            self.look_again(state, &mut admitted, details)?;
             admitted.key.may_use(operation)?;
         }
         let request = request?;

@@ -86,7 +86,7 @@ impl Gateway {
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
         let (secret, gate) = (caller.key.digest, self.gate(&self.state(), &entry_key, self.now()));
-        let flight = FlightKey { secret, entry: entry_key, gate };
+        let flight = FlightKey { secret, entry: entry_key, gate, is_proof: caller.proof != Proof::Valid };
         let (question, is_own) = self.cache.flights.join(flight, |open| self.clone().ask(caller, flight, open));
         let Asked { answer, is_stored, upstream } = question.await;
         details.cache = Some(match is_stored.filter(|_| is_own) {
@@ -103,7 +103,7 @@ impl Gateway {
     /// A question that callers may join: waits for its place, looks at the key again, asks the origin, and keeps its answer
     /// if the gate allows that. Another key of the guild may be answered meanwhile.
     async fn ask(self: Arc<Self>, caller: Caller, flight: FlightKey, mut joinable: Joinable<Asked>) -> Asked {
-        let FlightKey { secret, entry: key, gate } = flight;
+        let FlightKey { secret, entry: key, gate, .. } = flight;
         joinable.wait_for_previous(self.state().queue_time()).await;
         let place = self.place(&caller).await;
         let (state, proven) = match self.key_now(&secret, key.read, Some(key.realm)) {
@@ -166,7 +166,8 @@ impl Gateway {
     /// Asks for a new answer in a task, unless that is under way. No caller waits for it: the origin has logged a failure,
     /// and the stale answer stays.
     fn revalidate(self: &Arc<Self>, admitted: &Admitted<'_>, stale: &Entry) {
-        let flight = FlightKey { secret: admitted.key.digest, entry: stale.key, gate: GateState::Keep(stale.epoch) };
+        let (secret, gate) = (admitted.key.digest, GateState::Keep(stale.epoch));
+        let flight = FlightKey { secret, entry: stale.key, gate, is_proof: false };
         let ask = |open| self.clone().ask(admitted.caller_of_nobody(), flight, open);
         let (question, is_own) = self.cache.flights.join(flight, ask);
         if is_own {

@@ -283,16 +283,6 @@ async fn a_warn_that_expires_while_its_read_waits_is_not_given() {
 }
 
 #[tokio::test]
-async fn a_read_after_a_write_gives_what_was_written() {
-    let w = TestGateway::new(PLENTY).await;
-    assert_eq!(text(&w.ask("getPoints", "k1", "memberID=7").await), "0");
-    let set = w.ask("setPoints", "k1", "memberID=7&amount=-5").await;
-    assert_eq!(text(&set), "Successfully set '7' points to '-5'");
-    assert_eq!(set.details.cache, Some(CacheStatus::Method));
-    assert_eq!(text(&w.ask("getPoints", "k2", "memberID=7").await), "-5");
-}
-
-#[tokio::test]
 async fn a_warn_is_never_given_past_its_expiry_even_by_a_wall_clock_that_jumps() {
     let w = TestGateway::new(PLENTY).await;
     w.store.add_note(&WARN, &w.guild(), seven(), crate::store::suite::warn_for("spam", 1010)).await.unwrap();

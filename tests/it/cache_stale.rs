@@ -176,28 +176,6 @@ async fn a_write_to_one_member_leaves_the_others_stale_answers() {
 }
 
 #[tokio::test]
-async fn of_those_who_miss_at_once_one_is_stored_and_the_others_are_collapsed() {
-    let gate = gate("", "", "").await;
-    let hold = Gate::shut();
-    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
-    let mut connections = Vec::new();
-    for _ in 0..5 {
-        connections.push(gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await);
-    }
-    gate.origin().has_been_asked("getPoints", 1).await;
-    gate.has_read_requests().await;
-    hold.open();
-    let mut said = Vec::new();
-    for connection in &mut connections {
-        said.push(connection.answer().await.is("3").cache_status().to_owned());
-    }
-    said.sort();
-    let mut expected = vec!["guildgate; fwd=miss; collapsed"; 4];
-    expected.push("guildgate; fwd=miss; stored");
-    assert_eq!(said, expected);
-}
-
-#[tokio::test]
 async fn what_is_not_stored_is_not_said_to_be() {
     let gate = TestGateway::before_http()
         .key("bot")
@@ -225,27 +203,6 @@ async fn a_write_is_said_to_be_forwarded_whatever_came_of_it() {
         assert_eq!(answer.cache_status(), "guildgate; fwd=method", "{outcome:?}");
         assert_eq!(answer.header("age"), None, "{outcome:?}");
     }
-}
-
-#[tokio::test]
-async fn age_goes_on_counting_when_the_answer_is_stale() {
-    let mut gate = gate("cache.points", "0s", "1h").await;
-    ask(&gate, "getPoints").await.is("3");
-    gate.origin_mut().refuse().await;
-    let mut last = 0;
-    let end = std::time::Instant::now() + PATIENCE;
-    while last < 2 {
-        let (answer, _) = until_said(&gate, "getPoints", IF_ERROR).await;
-        let age = age_of(&answer);
-        assert!(age >= last, "{age} after {last}");
-        last = age;
-        assert!(std::time::Instant::now() < end, "the age does not grow");
-    }
-}
-
-#[track_caller]
-fn age_of(answer: &Answer) -> u64 {
-    answer.header("age").and_then(|age| age.parse().ok()).unwrap_or_else(|| panic!("no Age: {answer:#?}"))
 }
 
 #[track_caller]

@@ -39,7 +39,7 @@ async fn guarantee_3_a_hundred_misses_are_one_question() {
         collapsed += usize::from(answer.is("3").cache_status().contains("collapsed"));
     }
     assert_eq!(gate.origin().asked("getPoints"), 1);
-    assert!(collapsed > 0, "no answer says that it was collapsed");
+    assert_eq!(collapsed, 99, "all but one are said to be collapsed");
 }
 
 #[tokio::test]
@@ -55,17 +55,6 @@ async fn guarantee_3_a_leader_that_hangs_up_harms_no_follower() {
         connection.answer().await.is("3");
     }
     assert_eq!(gate.origin().asked("getPoints"), 1);
-}
-
-#[tokio::test]
-async fn guarantee_3_an_answer_that_nobody_waits_for_any_more_is_kept_or_dropped_but_asked_once() {
-    let gate = gate().start().await;
-    let hold = Gate::shut();
-    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
-    drop(ask_at_once(&gate, 10).await);
-    hold.open();
-    gate.get_points("bot", "7").await.is("3");
-    assert!(gate.origin().asked("getPoints") <= 2);
 }
 
 #[tokio::test]

@@ -4,7 +4,6 @@
 use std::os::fd::AsFd;
 
 use guildgate::process::handover::{HandoverListener, PeerConnection};
-use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -184,17 +183,6 @@ async fn one_that_is_refused_or_gets_no_answer_ends_with_the_reason() {
     assert!(next.stderr().contains("did not hand over"), "{}", next.stderr());
     let path = played.gate.0.path("handover.sock");
     assert!(PeerConnection::connect(&path).unwrap().is_some(), "the place was taken");
-}
-
-#[tokio::test]
-async fn one_that_is_stopped_before_it_accepts_takes_nothing() {
-    let played = PlayedPredecessor::new(Kind::Builtin).await;
-    let (mut next, peer) = played.give_socket().await;
-    assert_eq!(receive(&peer).await.unwrap(), json!({"say": "ready"}));
-    next.signal(Signal::SIGTERM);
-    assert_eq!(next.exit().await, Some(0), "{}", next.stderr());
-    assert_eq!(receive(&peer).await, None);
-    assert!(!next.stderr().contains("ready: "), "{}", next.stderr());
 }
 
 #[tokio::test]

@@ -181,7 +181,7 @@ impl World {
         if let Some(entry) = gate.epoch().and_then(|epoch| self.cache.get(&at, epoch)) {
             return entry.text.parse().unwrap();
         }
-        let flight = FlightKey { secret, entry: at, gate };
+        let flight = FlightKey { secret, entry: at, gate, is_proof: false };
         let (question, _) = self.cache.flights.join(flight, |joinable| self.clone().ask(flight, joinable));
         shuttle::future::block_on(question)
     }
@@ -223,7 +223,7 @@ impl World {
     /// Callers that leave while they wait: the first one drives the question for a while and is gone.
     pub fn leaves(self: &Arc<Self>, secret: &str) {
         let (at, secret) = (member_points(), Digest::of(secret.as_bytes()));
-        let flight = FlightKey { secret, entry: at, gate: self.cache.gate.state(&at, self.now()) };
+        let flight = FlightKey { secret, entry: at, gate: self.cache.gate.state(&at, self.now()), is_proof: false };
         let (question, _) = self.cache.flights.join(flight, |joinable| self.clone().ask(flight, joinable));
         let _ = question.now_or_never();
     }

@@ -21,7 +21,7 @@ fn keep() -> GateState {
 }
 
 fn flight(secret: &str, gate: GateState) -> FlightKey {
-    FlightKey { secret: Digest::of(secret.as_bytes()), entry: entry(), gate }
+    FlightKey { secret: Digest::of(secret.as_bytes()), entry: entry(), gate, is_proof: false }
 }
 
 fn flights() -> Arc<Flights<u32>> {
