@@ -84,19 +84,6 @@ async fn each_operation_gives_a_stale_answer_while_it_asks_again_where_it_is_tol
 }
 
 #[tokio::test]
-async fn a_key_that_the_origin_once_refused_while_it_was_asked_anew_gets_a_new_answer_all_the_same() {
-    for (status, line) in [(429, "slow down"), (401, INCORRECT_KEY)] {
-        let gate = gate("cache.points", "1h", "0s").await;
-        ask(&gate, "getPoints").await.is("3");
-        change(&gate, "getPoints", "4");
-        gate.origin().next("getPoints", Act::say(status, line));
-        until_said(&gate, "getPoints", WHILE_REVALIDATING).await.0.is("3");
-        gate.origin().has_been_asked("getPoints", 2).await;
-        eventually(PATIENCE, "the new answer", || async { ask(&gate, "getPoints").await.body == "4" }).await;
-    }
-}
-
-#[tokio::test]
 async fn each_operation_gives_a_stale_answer_for_a_failing_origin_where_it_is_told_to() {
     for (operation, section, before, _) in READS {
         let mut gate = gate(section, "0s", "1h").await;

@@ -99,20 +99,6 @@ async fn guarantee_3_a_read_whose_connection_was_cut_unanswered_is_asked_again_o
 }
 
 #[tokio::test]
-async fn guarantee_3_one_keys_02_is_not_given_to_another_of_its_guild() {
-    let gate = TestGateway::before_http().key("bot").key("dead").points("7", 3).start().await;
-    let hold = Gate::shut();
-    gate.origin().next("getPoints", Act::HoldThen(hold.clone(), 401, "02 | Incorrect API key!".into()));
-    let mut leader = gate.connect_and_send(gate.request("getPoints", "dead", "memberID=7")).await;
-    gate.origin().has_been_asked("getPoints", 1).await;
-    let mut follower = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await;
-    gate.has_read_requests().await;
-    hold.open();
-    leader.answer().await.is_refused(401, "02 | Incorrect API key!");
-    follower.answer().await.is("3");
-}
-
-#[tokio::test]
 async fn guarantee_3_a_refusal_of_one_key_is_one_question_and_delays_no_other_key_of_its_guild() {
     for (status, line, code) in [(401, "02 | Incorrect API key!", 2), (429, "slow down", 21)] {
         let gate = TestGateway::before_http().key("bot").key("dead").points("7", 3).set("cache.points.ttl", r#""0s""#);

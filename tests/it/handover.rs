@@ -295,7 +295,12 @@ async fn the_service_manager_is_told_who_serves() {
 
 #[tokio::test]
 async fn until_a_write_at_the_old_one_has_ended_nothing_is_kept() {
-    let mut gate = before_http().set("cache.points.ttl", r#""1h""#).start().await;
+    let mut gate = before_http()
+        .set("cache.points.ttl", r#""1h""#)
+        .set("origin.timeout", r#""30s""#)
+        .set("server.drain_timeout", r#""60s""#)
+        .start()
+        .await;
     let (mut writes, begun) = (gate.connect().await, Gate::shut());
     gate.origin().next("setPoints", Act::HoldAll(begun.clone()));
     writes.send(gate.request("setPoints", "bot", "memberID=7&amount=200").bytes()).await;

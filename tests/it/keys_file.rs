@@ -215,17 +215,3 @@ async fn a_hundred_thousand_keys_are_read_and_one_more_too() {
     eventually(PATIENCE, "the last key is known", || async { gate.send(&last).await.status == 200 }).await;
     gate.get_points("bot", "7").await.is("3");
 }
-
-#[tokio::test]
-async fn a_key_file_that_was_emptied_is_read_at_sighup_while_the_server_stops() {
-    let mut gate = TestGateway::before_http().key("bot").points("7", 3).start().await;
-    let write = HeldBody::begin(&gate, Version::Http1, gate.request("setPoints", "bot", "memberID=7&amount=9")).await;
-    gate.process().signal(Signal::SIGTERM);
-    gate.has_said("stopping: ").await;
-    gate.world().write("keys.toml", "");
-    gate.process().signal(Signal::SIGHUP);
-    gate.has_said("the key file holds no key").await;
-    write.release().await.is_refused(401, INCORRECT_KEY);
-    assert_eq!(gate.origin().points("7"), 3);
-    assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
-}
