@@ -84,7 +84,7 @@ impl Trial for Lru {
 }
 
 fn write(gate: &Gate, at: EntryKey, now: Tick) {
-    gate.begin_write(at.member, &[Operation::GetPoints], Realms::One(at.realm), Duration::ZERO, now).end();
+    gate.begin_write(at.member, &[Operation::GetPoints], Realms::One(at.realm), now).end(None);
 }
 
 fn is_fresh(entry: &Entry, now: Tick) -> bool {

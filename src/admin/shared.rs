@@ -223,6 +223,6 @@ impl Shared {
     pub(super) fn faults(&self) -> Vec<&'static str> {
         let is_draining = self.process.is_draining.load(Ordering::Acquire);
         let draining = is_draining.then_some("the process is draining: it finishes what is under way, and ends");
-        draining.into_iter().chain(self.gateway.follower.fault()).collect()
+        draining.into_iter().chain(self.gateway.store_fault()).collect()
     }
 }

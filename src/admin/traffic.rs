@@ -27,7 +27,7 @@ pub(super) struct Traffic(Mutex<VecDeque<Sample>>);
 
 impl Sample {
     fn now(gateway: &Gateway) -> Self {
-        Sample { at: gateway.clock().now(), totals: gateway.totals() }
+        Sample { at: gateway.clock().now(), totals: gateway.observer.totals() }
     }
 }
 

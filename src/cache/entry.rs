@@ -3,15 +3,9 @@
 //! an entry is not decided here: callers compare epochs.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ahash::RandomState;
-use moka::notification::RemovalCause;
-use moka::sync::Cache;
-
 use super::gate::Epoch;
-use super::index::Index;
 use crate::clock::Tick;
 use crate::config::Freshness;
 use crate::model::MemberId;
@@ -107,23 +101,4 @@ impl Entry {
     pub fn weight(&self) -> u32 {
         u32::try_from(ENTRY_OVERHEAD + self.text.len()).unwrap_or(u32::MAX)
     }
-}
-
-/// moka, with a keyed hash that is quick for short keys and that callers cannot make collide.
-pub(super) type Entries = Cache<EntryKey, Arc<Entry>, RandomState>;
-
-/// The entries, bounded in bytes. There are no timers: an entry that is no longer usable is evicted by newer ones, each
-/// of which adds one to `evictions`.
-pub(super) fn entries(max_size: u64, index: Arc<Index>, evictions: Arc<AtomicU64>) -> Entries {
-    let removed = move |_, entry: Arc<Entry>, cause: RemovalCause| {
-        index.remove(&entry);
-        if cause.was_evicted() {
-            evictions.fetch_add(1, Ordering::Relaxed);
-        }
-    };
-    Cache::builder()
-        .max_capacity(max_size)
-        .weigher(|_, entry: &Arc<Entry>| entry.weight())
-        .eviction_listener(removed)
-        .build_with_hasher(RandomState::new())
 }

@@ -20,10 +20,7 @@ use tokio::time::timeout;
 use super::entry::EntryKey;
 use super::gate::GateState;
 use crate::model::Digest;
-use crate::sync::{AtomicU64, Mutex, Ordering};
-
-/// Locks over which the flights are spread; each is held for a look-up, never across an await.
-const SHARDS: usize = 64;
+use crate::sync::Mutex;
 
 /// The question that callers share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,17 +28,21 @@ pub struct FlightKey {
     pub secret: Digest,
     pub entry: EntryKey,
     pub gate: GateState,
+    /// The question is to prove the key: whoever sends it may not be given the answer to one that was sent before.
+    pub is_proof: bool,
 }
 
-/// The flights that callers may join. `T` is the result that all of them receive.
+/// The flights that callers may join. `T` is the result that all of them receive. The lock is held for a look-up, never
+/// across an await.
 #[derive(Debug)]
-pub struct Flights<T: Clone> {
-    shards: Box<[Mutex<Shard<T>>]>,
-    hasher: RandomState,
-    last: AtomicU64,
-}
+pub struct Flights<T: Clone>(Mutex<Open<T>>);
 
-type Shard<T> = HashMap<FlightKey, Flight<T>, RandomState>;
+#[derive(Debug)]
+struct Open<T: Clone> {
+    /// The number of the last flight.
+    last: u64,
+    flights: HashMap<FlightKey, Flight<T>, RandomState>,
+}
 
 type Question<T> = Shared<BoxFuture<'static, T>>;
 
@@ -64,8 +65,7 @@ pub struct Joinable<T: Clone> {
 
 impl<T: Clone> Default for Flights<T> {
     fn default() -> Self {
-        let shards = (0..SHARDS).map(|_| Mutex::new(HashMap::default())).collect();
-        Flights { shards, hasher: RandomState::new(), last: AtomicU64::new(0) }
+        Flights(Mutex::new(Open { last: 0, flights: HashMap::default() }))
     }
 }
 
@@ -76,28 +76,25 @@ impl<T: Clone> Flights<T> {
     where
         F: Future<Output = T> + Send + 'static,
     {
-        let mut shard = self.shard(&key).lock();
-        let found = shard.get(&key).and_then(|flight| Some((flight.question.upgrade()?, flight.is_closed)));
+        let mut open = self.0.lock();
+        let found = open.flights.get(&key).and_then(|flight| Some((flight.question.upgrade()?, flight.is_closed)));
         let previous = match found {
             Some((under_way, false)) => return (under_way, false),
             Some((sent, true)) => Some(sent),
             None => None,
         };
-        let number = self.last.fetch_add(1, Ordering::SeqCst);
+        open.last += 1;
+        let number = open.last;
         let question = ask(Joinable { flights: self.clone(), key, number, previous }).boxed().shared();
         if let Some(weak) = question.downgrade() {
-            shard.insert(key, Flight { number, question: weak, is_closed: false });
+            open.flights.insert(key, Flight { number, question: weak, is_closed: false });
         }
         (question, true)
     }
 
     /// The number of flights.
     pub fn count(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len()).sum()
-    }
-
-    fn shard(&self, key: &FlightKey) -> &Mutex<Shard<T>> {
-        &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
+        self.0.lock().flights.len()
     }
 }
 
@@ -114,7 +111,7 @@ impl<T: Clone> Joinable<T> {
     /// told.
     pub fn sent(&self) {
         if self.key.gate == GateState::Ask
-            && let Some(flight) = self.flights.shard(&self.key).lock().get_mut(&self.key)
+            && let Some(flight) = self.flights.0.lock().flights.get_mut(&self.key)
             && flight.number == self.number
         {
             flight.is_closed = true;
@@ -124,7 +121,7 @@ impl<T: Clone> Joinable<T> {
 
 impl<T: Clone> Drop for Joinable<T> {
     fn drop(&mut self) {
-        if let Slot::Occupied(flight) = self.flights.shard(&self.key).lock().entry(self.key)
+        if let Slot::Occupied(flight) = self.flights.0.lock().flights.entry(self.key)
             && flight.get().number == self.number
         {
             flight.remove();

@@ -12,13 +12,10 @@
 //! Tables of atomic counters: nothing here waits, locks, or allocates after the start. A collision of two members in a
 //! table costs a miss, never a stale answer. `tests/model` tries the interleavings.
 
-use std::fmt;
-use std::time::Duration;
-
 use super::entry::{EntryKey, Realm};
 use crate::clock::Tick;
 use crate::model::MemberId;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::wire::Operation;
 
 /// Counters of one member's read in one realm, or in all, by hash: 512 KiB.
@@ -30,14 +27,6 @@ const REALMS: usize = 1 << 10;
 /// Ends of the writes of unknown outcome, by member: 512 KiB. One guild's writes, to which an origin gives no usable
 /// answer, are not to cost the others their answers in memory.
 const MEMBERS: usize = 1 << 16;
-
-/// The most members that a successor is told of. More of them within one `points.ttl` come only from an origin that
-/// fails all writes; then the successor keeps nothing about anybody for that long.
-const MAX_UNSETTLED: usize = 1024;
-
-/// The most operations there may be. Those of a member have consecutive numbers, by whose hashes their counters are found.
-const MAX_OPERATIONS: u64 = 8;
-const _: () = assert!(Operation::COUNT as u64 <= MAX_OPERATIONS);
 
 /// A counter of a read holds the writes that are under way in its lower bits, more than a node ever has at once, and the
 /// epoch above them.
@@ -79,6 +68,7 @@ pub enum Realms {
 }
 
 /// What keeps the answers in memory coherent with writes.
+#[derive(Debug)]
 pub struct Gate {
     reads: Box<[AtomicU64]>,
     realms: Box<[AtomicU64]>,
@@ -88,8 +78,8 @@ pub struct Gate {
     any_unknown_until: AtomicU64,
     /// Part of every epoch.
     all: AtomicU64,
-    /// 1 while another process serves beside this one.
-    not_alone: AtomicU64,
+    /// Another process serves beside this one.
+    not_alone: AtomicBool,
     /// The tick until which writes may take effect of which this node was not told.
     ask_until: AtomicU64,
 }
@@ -109,7 +99,7 @@ impl Gate {
             unknown_until: counters(members),
             any_unknown_until: AtomicU64::new(0),
             all: AtomicU64::new(0),
-            not_alone: AtomicU64::new(0),
+            not_alone: AtomicBool::new(false),
             ask_until: AtomicU64::new(0),
         }
     }
@@ -117,71 +107,55 @@ impl Gate {
     /// What may be done with an answer that is asked for, or used, at `now`.
     pub fn state(&self, key: &EntryKey, now: Tick) -> GateState {
         let of = |realms| self.read(key.member, key.read, realms).load(Ordering::SeqCst);
+        let is_before = |until: &AtomicU64| now.0 < until.load(Ordering::SeqCst);
         let (here, everywhere) = (of(Realms::One(key.realm)), of(Realms::All));
         let is_written_to = (here | everywhere) & WRITES > 0;
-        if is_written_to || self.is_shared_with_others(now) || self.may_change_unseen(key.member, now) {
+        let others_serve = self.not_alone.load(Ordering::SeqCst) || is_before(&self.ask_until);
+        if is_written_to || others_serve || is_before(&self.any_unknown_until) && is_before(self.unknown(key.member)) {
             return GateState::Ask;
         }
         let whole = [self.realm(key.realm), &self.all].map(|counter| counter.load(Ordering::SeqCst));
-        Epoch::of(here, everywhere, whole)
+        let all = [here / EPOCH, everywhere / EPOCH].into_iter().chain(whole);
+        GateState::Keep(Epoch(all.fold(0, u64::wrapping_add)))
     }
 
-    /// Whether another process or node may answer its callers what this one does not know of.
-    fn is_shared_with_others(&self, now: Tick) -> bool {
-        self.not_alone.load(Ordering::SeqCst) > 0 || now.0 < self.ask_until.load(Ordering::SeqCst)
-    }
-
-    /// Whether a write of unknown outcome may still take effect.
-    fn may_change_unseen(&self, member: MemberId, now: Tick) -> bool {
-        now.0 < self.any_unknown_until.load(Ordering::SeqCst)
-            && now.0 < self.unknown_until[self.slot(member)].load(Ordering::SeqCst)
-    }
-
-    /// Begins a write that changes these reads of a member. Until it has ended, and after an unknown outcome for
-    /// `unknown_for` more, the gate of these reads says *Ask*; a guard that is dropped without an end has an unknown
-    /// outcome, as of `latest_end`.
+    /// Begins a write that changes these reads of a member. Until it has ended the gate of these reads says *Ask*, and
+    /// after an unknown outcome until that can take effect no more; a guard that is dropped without an end has an unknown
+    /// outcome, until `latest`.
     pub fn begin_write(
         &self,
         member: MemberId,
         reads: &'static [Operation],
         realms: Realms,
-        unknown_for: Duration,
-        latest_end: Tick,
+        latest: Tick,
     ) -> WriteGuard<'_> {
         for read in reads {
             self.read(member, *read, realms).fetch_add(EPOCH + 1, Ordering::SeqCst);
         }
-        WriteGuard { gate: self, member, reads, realms, unknown_until: Some(latest_end.plus(unknown_for)) }
+        WriteGuard { gate: self, member, reads, realms, unknown_until: Some(latest) }
     }
 
     /// A write to this member may take effect until then: until then its gate says *Ask*.
     pub fn unknown_outcome(&self, member: MemberId, until: Tick) {
-        self.unknown_outcome_of(self.slot(member), until);
-    }
-
-    /// Writes to the members of this slot may take effect until then.
-    pub fn unknown_outcome_of(&self, slot: usize, until: Tick) {
-        self.unknown_until[slot % self.unknown_until.len()].fetch_max(until.0, Ordering::SeqCst);
+        self.unknown(member).fetch_max(until.0, Ordering::SeqCst);
         self.any_unknown_until.fetch_max(until.0, Ordering::SeqCst);
     }
 
-    /// The slots of the members whose write may still take effect; `None`: too many, or nobody knows which ones.
-    pub fn unsettled(&self, now: Tick) -> Option<Vec<usize>> {
-        let may_change = |until: &AtomicU64| now.0 < until.load(Ordering::SeqCst);
-        let slots = (0..self.unknown_until.len()).filter(|slot| may_change(&self.unknown_until[*slot]));
-        let slots: Vec<usize> = slots.take(MAX_UNSETTLED + 1).collect();
-        (slots.len() <= MAX_UNSETTLED && !may_change(&self.ask_until)).then_some(slots)
+    /// Until when a write may take effect of which callers were not told, to whichever member.
+    pub fn unsettled_until(&self) -> Tick {
+        Tick(self.any_unknown_until.load(Ordering::SeqCst).max(self.ask_until.load(Ordering::SeqCst)))
     }
 
     /// Another process serves beside this one, from now on: the gate of everything says *Ask*.
     pub fn not_alone(&self) {
-        self.not_alone.store(1, Ordering::SeqCst);
+        self.not_alone.store(true, Ordering::SeqCst);
     }
 
-    /// No other process serves any more. What was kept before is not current any more.
-    pub fn alone(&self) {
-        self.invalidate_all();
-        self.not_alone.store(0, Ordering::SeqCst);
+    /// No other process serves any more; its writes may take effect until then. What was kept before is not current any
+    /// more.
+    pub fn alone(&self, until: Tick) {
+        self.ask_until(until);
+        self.not_alone.store(false, Ordering::SeqCst);
     }
 
     /// Drops everything. Writes of which this node will not be told may take effect until then: until then the gate of
@@ -191,14 +165,11 @@ impl Gate {
         self.invalidate_all();
     }
 
-    /// Drops every answer about a member, in every realm: somebody else changed something about it.
-    pub fn invalidate_member(&self, member: MemberId) {
-        self.advance(member, Realms::All);
-    }
-
-    /// Drops every answer about a member in one realm.
-    pub fn invalidate_member_in(&self, realm: Realm, member: MemberId) {
-        self.advance(member, Realms::One(realm));
+    /// Drops every answer about a member in these realms.
+    pub fn invalidate_member(&self, member: MemberId, realms: Realms) {
+        for read in Operation::ALL {
+            self.read(member, read, realms).fetch_add(EPOCH, Ordering::SeqCst);
+        }
     }
 
     /// Drops every answer of a realm.
@@ -211,29 +182,20 @@ impl Gate {
         self.all.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn advance(&self, member: MemberId, realms: Realms) {
-        for read in Operation::ALL {
-            self.read(member, read, realms).fetch_add(EPOCH, Ordering::SeqCst);
-        }
-    }
-
     pub(super) fn read(&self, member: MemberId, read: Operation, realms: Realms) -> &AtomicU64 {
-        &self.reads[realms.hash(number(member, read)) as usize % self.reads.len()]
+        let realm = match realms {
+            Realms::One(Realm(number)) => number,
+            Realms::All => u64::MAX,
+        };
+        &self.reads[hash([realm, member.get(), read.index() as u64]) as usize % self.reads.len()]
     }
 
     fn realm(&self, realm: Realm) -> &AtomicU64 {
-        &self.realms[hash(realm.0) as usize % self.realms.len()]
+        &self.realms[hash([realm.0]) as usize % self.realms.len()]
     }
 
-    fn slot(&self, member: MemberId) -> usize {
-        hash(member.get()) as usize % self.unknown_until.len()
-    }
-}
-
-impl Epoch {
-    fn of(here: u64, everywhere: u64, whole: [u64; 2]) -> GateState {
-        let of_member = (here / EPOCH).wrapping_add(everywhere / EPOCH);
-        GateState::Keep(Epoch(whole.into_iter().fold(of_member, u64::wrapping_add)))
+    fn unknown(&self, member: MemberId) -> &AtomicU64 {
+        &self.unknown_until[hash([member.get()]) as usize % self.unknown_until.len()]
     }
 }
 
@@ -249,14 +211,9 @@ pub struct WriteGuard<'g> {
 }
 
 impl WriteGuard<'_> {
-    /// Ends the write: its outcome is known.
-    pub fn end(mut self) {
-        self.unknown_until = None;
-    }
-
-    /// Ends the write: it may take effect until then.
-    pub fn end_unknown(mut self, until: Tick) {
-        self.unknown_until = Some(until);
+    /// Ends the write. `unknown_until`: its outcome is unknown, and it may take effect until then.
+    pub fn end(mut self, unknown_until: Option<Tick>) {
+        self.unknown_until = unknown_until;
     }
 }
 
@@ -272,34 +229,10 @@ impl Drop for WriteGuard<'_> {
     }
 }
 
-impl Realms {
-    /// A hash of `value` that differs between realms.
-    fn hash(self, value: u64) -> u64 {
-        match self {
-            Realms::One(Realm(number)) => hash(value ^ hash(number)),
-            Realms::All => hash(value),
-        }
-    }
-}
-
-/// A hash of all of an entry's key.
-pub(super) fn hash_of(key: &EntryKey) -> u64 {
-    Realms::One(key.realm).hash(number(key.member, key.read))
-}
-
-/// The number of one read of one member.
-fn number(member: MemberId, read: Operation) -> u64 {
-    member.get().wrapping_mul(MAX_OPERATIONS).wrapping_add(read.index() as u64)
-}
-
-/// Spreads Discord ids, which begin with a timestamp and whose low bits are much alike, over a table.
-fn hash(value: u64) -> u64 {
-    let wide = u128::from(value ^ 0x9E37_79B9_7F4A_7C15) * u128::from(0xD6E8_FEB8_6659_FD93_u64);
-    (wide >> 64) as u64 ^ wide as u64
-}
-
-impl fmt::Debug for Gate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate").field("all", &self.all).finish_non_exhaustive()
-    }
+/// Spreads numbers over a table. Discord ids begin with a timestamp, and their low bits are much alike.
+pub(super) fn hash<const N: usize>(numbers: [u64; N]) -> u64 {
+    numbers.into_iter().fold(0x9E37_79B9_7F4A_7C15, |hash, number| {
+        let wide = u128::from(hash ^ number) * u128::from(0xD6E8_FEB8_6659_FD93_u64);
+        (wide >> 64) as u64 ^ wide as u64
+    })
 }

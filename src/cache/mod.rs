@@ -6,7 +6,6 @@ mod answers;
 mod entry;
 mod flights;
 mod gate;
-mod index;
 #[cfg(test)]
 mod tests;
 

@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use self::problem::{Faults, Places};
+use self::problem::Faults;
 
 pub use self::admin::AdminListener;
 pub use self::answers::{AnswerHeader, Answers, ErrorStatus};
@@ -48,7 +48,7 @@ pub use self::log::{Access, Log, LogFormat, LogLevel, Otlp};
 pub use self::origin::{Health, Keys, Origin, OriginKind, Upstream, UpstreamTls, Upstreams};
 pub use self::pem::{PemFile, pair_fault, system_roots, unreadable_roots};
 pub use self::problem::{Problem, Problems, SettingFault};
-pub(crate) use self::problem::{below, instead};
+pub(crate) use self::problem::{MAX_PROBLEMS, Places, below, instead};
 pub use self::redis::{HostPort, RedisAt, RedisServers};
 pub use self::reload::Reloaded;
 pub use self::report::report;

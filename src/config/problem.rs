@@ -9,7 +9,7 @@ use super::leaf::HumanSize;
 use super::secret::Secret;
 
 /// Faults that are reported at once. A file with more is the wrong file, and finding the place of each costs time.
-pub(super) const MAX_PROBLEMS: usize = 100;
+pub(crate) const MAX_PROBLEMS: usize = 100;
 
 /// One fault of a config file, printed as `12:9: limits.tiers.free.burst: message` to be put after the file's name and a colon.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -143,7 +143,7 @@ impl Faults<'_> {
 
 /// The text, and the offset in it of each value by its path, such as `limits.tiers.free.burst`.
 #[derive(Clone)]
-pub(super) struct Places {
+pub(crate) struct Places {
     text: String,
     offsets: HashMap<String, usize>,
 }

@@ -1,78 +1,61 @@
 //! Admission: looks up a request's key, charges its limits (12), then checks its scope (15). A request without a valid
-//! key is charged to its address and learns nothing else. Only this module makes an `Admitted`, and the cache is looked
-//! up only with one whose key is proven. Limits are charged once; after the wait for a body the key is looked up again and
-//! nothing is charged again.
+//! key is charged to its address and learns nothing else. Only this module makes an `Admitted`, and nothing is answered
+//! from memory but to one whose key is proven. Limits are charged once; after the wait for a body the key is looked up
+//! again and nothing is charged again.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use tokio::time::timeout;
+
 use super::caller::Caller;
-use super::{CacheStatus, Gateway, KeySource, RequestDetails, RequestHeader, State};
+use super::{Body, CacheStatus, Gateway, KeySource, RequestDetails, RequestHeader, State};
 use crate::clock::{Tick, seconds_up};
 use crate::cluster::SharedLimits;
-use crate::keys::{InFlightGuard, InFlightSlot, Key, KeyStatus, is_mistyped};
+use crate::keys::{FoundKey, InFlightGuard, Key, Proof, is_mistyped};
 use crate::limits::{AddressCharge, DecidedBy, LimitOutcome, LimitQuery};
 use crate::model::Digest;
-use crate::origin::{Authorization, ForwardedFields};
 use crate::telemetry::Decision;
-use crate::wire::{Fault, Operation, RequestId, TraceContext};
+use crate::wire::{Fault, Operation, Request, RequestId, TraceContext};
 
 /// A request that was not refused for its key or its limits.
-#[derive(Debug)]
 pub(super) struct Admitted<'h> {
-    /// The request among those of its key in flight; `None` until a stranger's key is charged.
-    pub(super) request: Option<InFlightGuard<'h>>,
+    header: &'h RequestHeader<'h>,
+    /// The request among those of its key in flight.
+    pub(super) request: InFlightGuard<'h>,
     /// The key as it was last looked up, or what it is if the origin accepts it.
     pub(super) key: Arc<Key>,
-    /// Whether it may use the cache; otherwise the origin is to prove its key first.
-    pub(super) is_proven: bool,
-    pub(super) secret: Digest,
-    forwarded: ForwardedFields<'h>,
+    pub(super) proof: Proof,
     /// When its key was last looked up.
     pub(super) checked_at: Tick,
-    /// Set if the origin had neither proven nor refused its key when it came.
-    pub(super) stranger: Option<Stranger<'h>>,
-}
-
-/// Whose request one with an unknown key is.
-#[derive(Debug)]
-pub(super) struct Stranger<'h> {
-    client: IpAddr,
-    in_flight: &'h InFlightSlot,
-    /// `None`: its address was over its limit in shadow, and was not charged.
+    /// What its address was charged, if the origin had neither proven nor refused its key when it came.
     charge: Option<AddressCharge>,
 }
 
 impl Admitted<'_> {
-    pub(super) fn caller(&self, id: RequestId) -> Caller {
-        let stranger = self.stranger.as_ref().filter(|_| !self.is_proven).map(|stranger| stranger.client);
-        Caller { id, secret: self.secret, key: self.key.clone(), header: self.forwarded.into(), stranger }
+    pub(super) fn caller(&self) -> Caller {
+        self.asks(self.header.id, self.header.trace)
     }
 
     /// For a question that no caller waits for, so that it belongs to no trace.
-    pub(super) fn caller_without_trace(&self) -> Caller {
-        let forwarded = ForwardedFields { trace: TraceContext::default(), ..self.forwarded };
-        Caller { header: forwarded.into(), ..self.caller(RequestId::random()) }
+    pub(super) fn caller_of_nobody(&self) -> Caller {
+        self.asks(RequestId::random(), TraceContext::default())
     }
 
-    /// The request with its key as it was found at `now`.
-    pub(super) fn with(self, found: KeyStatus, now: Tick) -> Self {
-        let admitted = Admitted { checked_at: now, ..self };
-        match found {
-            KeyStatus::Proven(key) => Admitted { key, is_proven: true, ..admitted },
-            KeyStatus::Lapsed(key) => Admitted { key, is_proven: false, ..admitted },
-            // Only the proof of the key has lapsed.
-            KeyStatus::Unknown => Admitted { is_proven: false, ..admitted },
-        }
+    fn asks(&self, id: RequestId, trace: TraceContext<'_>) -> Caller {
+        let RequestHeader { authorization, client, .. } = *self.header;
+        Caller::new(id, (self.key.clone(), self.proof), client, authorization.unwrap_or_default(), trace)
     }
 
     /// Refunds a stranger's address, since the key has been proven, or is refused for what it has used up itself.
-    pub(super) fn refund(&self) {
-        if let Some(charge) = self.stranger.as_ref().and_then(|stranger| stranger.charge.as_ref()) {
-            charge.refund();
-        }
+    pub(super) fn refund(&mut self, details: &mut RequestDetails) {
+        refund(self.charge.take(), details);
     }
+}
+
+fn refund(charge: Option<AddressCharge>, details: &mut RequestDetails) {
+    details.is_stranger = false;
+    charge.inspect(AddressCharge::refund);
 }
 
 impl Gateway {
@@ -82,100 +65,96 @@ impl Gateway {
         &self,
         state: &State,
         operation: Operation,
-        header: &RequestHeader<'h>,
+        header: &'h RequestHeader<'h>,
         details: &mut RequestDetails,
     ) -> Result<Admitted<'h>, Fault> {
-        let Some(raw) = header.authorization.filter(|value| !value.is_empty()) else {
-            self.charge_address(state, header, details)?;
-            return Err(Fault::NoKey);
+        let found = match header.authorization.filter(|value| !value.is_empty()) {
+            None => Err(Fault::NoKey),
+            Some(raw) if is_mistyped(raw) => Err(Fault::IncorrectKey),
+            Some(raw) => self.look_up(state, &Digest::of(raw), header.began),
         };
-        let secret = Digest::of(raw);
-        let found =
-            if is_mistyped(raw) { Err(Fault::IncorrectKey) } else { self.look_up(state, &secret, header.began) };
-        let RequestHeader { client, in_flight, began: checked_at, .. } = *header;
-        let (key, is_proven, stranger) = match (found, &state.keys) {
-            (Ok(KeyStatus::Proven(key)), _) => (key, true, None),
-            // Charged to the key and not to its address: others at that address cannot exhaust its limits.
-            (Ok(KeyStatus::Lapsed(key)), _) => (key, false, None),
-            (Ok(KeyStatus::Unknown), KeySource::Origin(learned_keys)) => {
-                let charge = self.charge_address(state, header, details)?;
-                details.cache = Some(CacheStatus::before(operation));
-                (learned_keys.unproven_key(&secret), false, Some(Stranger { client, in_flight, charge }))
+        // Others at its address cannot exhaust the limits of a key that was proven once.
+        let is_stranger = match &found {
+            Ok(found) => found.proof == Proof::Missing,
+            Err(fault) => matches!(fault, Fault::NoKey | Fault::IncorrectKey),
+        };
+        let charge = if is_stranger { self.charge_address(state, header, details)? } else { None };
+        let FoundKey { key, proof } = found?;
+        details.is_stranger = is_stranger;
+        match self.charge(state, &key, operation, header, details) {
+            Ok(request) => Ok(Admitted { header, request, key, proof, checked_at: header.began, charge }),
+            Err(fault) => {
+                refund(charge, details);
+                Err(fault)
             }
-            (Ok(KeyStatus::Unknown) | Err(Fault::IncorrectKey), _) => {
-                self.charge_address(state, header, details)?;
-                return Err(Fault::IncorrectKey);
-            }
-            (Err(fault), _) => return Err(fault),
-        };
-        let request = match stranger {
-            Some(_) => None,
-            None => Some(self.charge(state, &key, operation, checked_at, in_flight, details)?),
-        };
-        let forwarded = ForwardedFields { authorization: Authorization(raw), trace: header.trace };
-        Ok(Admitted { request, key, is_proven, secret, forwarded, checked_at, stranger })
+        }
     }
 
     /// What is known of the key with this digest: 02 if it is refused, 21 if the keys are too old to tell.
-    pub(super) fn look_up(&self, state: &State, secret: &Digest, now: Tick) -> Result<KeyStatus, Fault> {
+    pub(super) fn look_up(&self, state: &State, secret: &Digest, now: Tick) -> Result<FoundKey, Fault> {
         match &state.keys {
             KeySource::Origin(learned_keys) => learned_keys.find(secret, now),
             // An unknown key may have been made meanwhile, so it is not refused as incorrect either.
-            _ if self.follower.keys_are_stale(state, now) => Err(Fault::Unavailable { retry_after: 1 }),
+            _ if self.keys_are_stale(state, now) => Err(Fault::Unavailable { retry_after: 1 }),
             KeySource::Store(_) | KeySource::File(_) => {
-                let key = state.key_table.find(secret, || self.core.clock.unix());
-                key.cloned().map(KeyStatus::Proven).ok_or(Fault::IncorrectKey)
+                let key = state.key_table.find(secret, || self.clock.unix());
+                key.cloned().map(|key| FoundKey { key, proof: Proof::Valid }).ok_or(Fault::IncorrectKey)
             }
         }
     }
 
-    /// Looks the key up again once the body has come: 21, 02 or 15. Nothing is charged again.
-    pub(super) fn readmit<'h>(
+    /// Looks the key up again after a wait: 21 or 02. Nothing is charged again.
+    pub(super) fn look_again(
         &self,
         state: &State,
-        admitted: Admitted<'h>,
-        operation: Operation,
-    ) -> Result<Admitted<'h>, Fault> {
-        let now = self.core.now();
-        let found = self.look_up(state, &admitted.secret, now)?;
-        if admitted.stranger.is_some() {
-            return Ok(admitted); // its key is charged first
-        }
-        let admitted = admitted.with(found, now);
-        admitted.key.may_use(operation)?;
-        Ok(admitted)
-    }
-
-    /// Charges a stranger's request to its key, whose limits hold before the origin is asked about it, too: a restart must
-    /// not give it more requests than its day has.
-    pub(super) async fn charge_stranger(
-        &self,
         admitted: &mut Admitted<'_>,
-        operation: Operation,
         details: &mut RequestDetails,
     ) -> Result<(), Fault> {
-        let Some(stranger) = &admitted.stranger else { return Ok(()) };
-        let (state, now) = (self.core.state_full(), self.core.now());
-        let request = self.charge(&state, &admitted.key, operation, now, stranger.in_flight, details)?;
-        if details.awaits_limits {
-            self.charge_after_wait(Some(&request), operation, details).await?;
+        admitted.checked_at = self.now();
+        let found = self.look_up(state, &admitted.key.digest, admitted.checked_at)?;
+        (admitted.key, admitted.proof) = (found.key, found.proof);
+        if found.proof == Proof::Valid {
+            admitted.refund(details);
         }
-        admitted.request = Some(request);
         Ok(())
     }
 
-    /// Charges one request to a known key: its limits (12), then its scope (15).
+    /// A request whose key only the origin can judge (`keys.source = "origin"`): the request itself is the proof of its key.
+    /// Others with the same key wait for it, at most for `origin.queue_timeout`, and are sent one after the other until one
+    /// of them proves it.
+    pub(super) async fn prove<B: Body>(
+        self: &Arc<Self>,
+        state: &State,
+        mut admitted: Admitted<'_>,
+        request: Request,
+        body: &mut B,
+        details: &mut RequestDetails,
+    ) -> Result<Arc<str>, Fault> {
+        let KeySource::Origin(learned_keys) = &state.keys else { return Err(Fault::IncorrectKey) };
+        let unproven = learned_keys.unproven(&admitted.key.digest);
+        let turn = timeout(self.state().queue_time(), unproven.asking.lock()).await;
+        let turn = turn.map_err(|_| Fault::Unavailable { retry_after: 1 })?;
+        self.look_again(state, &mut admitted, details)?;
+        let _turn = (admitted.proof != Proof::Valid).then_some(turn);
+        let answer = self.perform(&self.state_full(), &admitted, request, body, details).await;
+        if learned_keys.is_proven(&admitted.key.digest, self.now()) {
+            admitted.refund(details);
+        }
+        answer
+    }
+
+    /// Charges one request to a key, whose limits hold before the origin is asked about it, too: a restart must not give it
+    /// more requests than its day has. Its limits (12), then its scope (15).
     fn charge<'h>(
         &self,
         state: &State,
         key: &Arc<Key>,
         operation: Operation,
-        now: Tick,
-        in_flight: &'h InFlightSlot,
+        header: &RequestHeader<'h>,
         details: &mut RequestDetails,
     ) -> Result<InFlightGuard<'h>, Fault> {
         details.key = Some(key.clone());
-        let request = in_flight.take(key);
+        let (request, now) = (header.in_flight.take(key), header.began);
         key.budget.touch(now);
         let query = LimitQuery { operation, in_flight: request.others(), now };
         let outcome = match &self.shared_limits {
@@ -198,18 +177,18 @@ impl Gateway {
     /// answer within `cluster.timeout`.
     pub(super) async fn charge_after_wait(
         &self,
-        request: Option<&InFlightGuard<'_>>,
+        request: &InFlightGuard<'_>,
         operation: Operation,
         details: &mut RequestDetails,
     ) -> Result<(), Fault> {
-        let (Some(request), Some(limits)) = (request, &self.shared_limits) else { return Ok(()) };
+        let Some(limits) = &self.shared_limits else { return Ok(()) };
         let key = request.key();
         details.awaits_limits = false;
         let told = limits.ask(key, operation.is_write()).await;
         // Those that were in flight before it may have ended.
         let in_flight = request.others().min(key.budget.in_flight().saturating_sub(1));
-        let query = LimitQuery { operation, in_flight, now: self.core.now() };
-        let state = self.core.state_full();
+        let query = LimitQuery { operation, in_flight, now: self.now() };
+        let state = self.state_full();
         let outcome = match told {
             Some(told) => self.decide(key, query, limits.by(Some(told))),
             None => self.without_redis(&state, limits, key, query)?,
@@ -218,7 +197,7 @@ impl Gateway {
     }
 
     fn decide(&self, key: &Key, query: LimitQuery, by: DecidedBy) -> LimitOutcome {
-        key.budget.decide(&key.policy, query, by, || self.core.clock.unix())
+        key.budget.decide(&key.policy, query, by, || self.clock.unix())
     }
 
     /// What becomes of a request that Redis does not decide. With `cluster.when_away` "refuse" it is 21, but in shadow,
@@ -249,7 +228,7 @@ impl Gateway {
         let LimitQuery { operation, in_flight, now } = query;
         let shadow = state.config.limits.shadow;
         self.observer.decided(|| Decision {
-            unix_ms: self.core.clock.unix_ms(),
+            unix_ms: self.clock.unix_ms(),
             at: now,
             key: key.id.clone(),
             tier: key.tier.clone(),

@@ -15,8 +15,8 @@ impl Collector for Gateway {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let encoder = &mut encoder;
         self.observer.encode_metrics(encoder)?;
-        let state = self.core.state_full();
-        let cache = self.core.cache.size();
+        let state = self.state_full();
+        let cache = self.cache.size();
         gauge(encoder, "guildgate_cache_entries", "Answers in memory", cache.entries as f64)?;
         gauge(encoder, "guildgate_cache_bytes", "Memory of the answers in memory", cache.bytes as f64)?;
         gauge(encoder, "guildgate_cache_max_bytes", "cache.max_size", state.config.cache.max_size as f64)?;
@@ -33,12 +33,12 @@ impl Collector for Gateway {
         gauge(encoder, "guildgate_limits_shadow", help, f64::from(shadow))?;
         let help = "Requests without a valid key that were over the limit of their address";
         counter(encoder, "guildgate_over_address_limit", help, state.strangers.over())?;
-        gauge(encoder, "guildgate_keys", "Keys that are listed, by secret", state.key_table.len() as f64)?;
-        let now = self.core.now();
-        if let Some(age) = self.follower.feed_age(&state, now) {
+        gauge(encoder, "guildgate_keys", "Keys that are listed, by secret", state.key_table.keys().len() as f64)?;
+        let now = self.now();
+        if let Some(age) = self.feed_age(&state, now) {
             let help = "Age of what is known of other processes' changes in the store";
             gauge(encoder, "guildgate_store_feed_age_seconds", help, age.as_secs_f64())?;
-            let stale = f64::from(self.follower.keys_are_stale(&state, now));
+            let stale = f64::from(self.keys_are_stale(&state, now));
             gauge(encoder, "guildgate_keys_stale", "1: the keys are too old to be used: every request is 21", stale)?;
         }
         if let Some(limits) = &self.shared_limits {

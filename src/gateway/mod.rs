@@ -1,6 +1,5 @@
 //! The rules of a request: which key may ask, how often, and what may be answered from memory. No socket and no type of
-//! Pingora is here, so the rules run in tests with a clock that the test moves. What the rules depend on and do not
-//! decide has three owners: [`StoreFollower`], [`Alone`] and [`UsageFlush`].
+//! Pingora is here, so the rules run in tests with a clock that the test moves.
 
 mod admit;
 mod alone;
@@ -8,7 +7,6 @@ mod caller;
 mod key_source;
 mod metrics;
 mod peers;
-mod prove_key;
 mod purge;
 mod read;
 mod reload;
@@ -30,38 +28,53 @@ use std::task::Poll;
 use std::time::Instant;
 
 use admit::Admitted;
-use arc_swap::Guard;
+use alone::Writes;
+use arc_swap::{ArcSwap, Guard};
 use futures_util::{FutureExt, poll};
-use state::Core;
+use parking_lot::Mutex;
+use read::Asked;
 
+use crate::cache::Answers;
 use crate::clock::{Clock, Tick, nanos};
 use crate::cluster::bus::Bus;
-use crate::cluster::{MAX_AGE, Node, SharedLimits};
-use crate::keys::InFlightSlot;
+use crate::cluster::{Freshness, MAX_AGE, Node, SharedLimits};
+use crate::keys::{InFlightSlot, Proof};
+use crate::model::KeyId;
 use crate::telemetry::{AccessLine, Observer};
 use crate::wire::{Fault, Form, Operation, Request, RequestId, TraceContext, is_form_type};
 
-pub use alone::Alone;
 pub use key_source::{KeyFile, KeyList, KeySource};
 pub use peers::Peers;
 pub use purge::PurgeError;
 pub use reload::NewKeys;
 pub use reply::{CacheStatus, Reply, RequestDetails};
 pub use state::State;
-pub use store_follower::{LoadedKeys, StoreFollower};
+pub use store_follower::LoadedKeys;
 pub use usage::KeyUsage;
-pub use usage_flush::UsageFlush;
 
-/// The gateway: the rules, and the owners of what they depend on.
+/// The gateway: the rules, and what they depend on.
 #[derive(Debug)]
 pub struct Gateway {
-    pub follower: StoreFollower,
-    pub alone: Alone,
-    pub usage_flush: UsageFlush,
+    clock: Clock,
+    state: ArcSwap<State>,
+    /// Held while the next state is made.
+    swap: Mutex<()>,
+    cache: Answers<Asked>,
+    /// Where the outcomes of requests go.
+    pub observer: Observer,
     /// The limits that other nodes have a part in.
     shared_limits: Option<Arc<SharedLimits>>,
-    observer: Observer,
-    core: Arc<Core>,
+    /// The other nodes before the same HTTP origin, which tell each other of their writes over the bus.
+    peers: Option<Peers>,
+    /// How old what is known of the store is.
+    feed: Freshness,
+    /// Held from the begin of a list of keys until that list is in force.
+    load_lock: Arc<tokio::sync::Mutex<()>>,
+    /// Keys whose day was given back, by the change feed, and is not yet here.
+    day_resets: Mutex<Vec<KeyId>>,
+    /// Held while the use of keys is written to the store.
+    usage_lock: tokio::sync::Mutex<()>,
+    writes: Writes,
 }
 
 /// A request's header, as far as the rules need it. The edge has checked its framing.
@@ -100,25 +113,25 @@ pub trait Body: Send {
 
 impl Gateway {
     pub fn new(clock: Clock, state: State, observer: Observer) -> Self {
-        Gateway::with_bus(clock, state, observer, None)
-    }
-
-    /// A gateway beside others before the same HTTP origin, which tell each other of their writes over the bus.
-    pub fn with_bus(clock: Clock, state: State, observer: Observer, bus: Option<Bus>) -> Self {
-        let core = Arc::new(Core::new(clock, state, bus.map(Peers::new)));
         Gateway {
-            follower: StoreFollower::new(core.clone()),
-            alone: Alone::new(core.clone()),
-            usage_flush: UsageFlush::new(core.clone(), None),
-            shared_limits: None,
+            clock,
+            cache: Answers::new(state.config.cache.max_size),
+            state: ArcSwap::from_pointee(state),
+            swap: Mutex::default(),
             observer,
-            core,
+            shared_limits: None,
+            peers: None,
+            feed: Freshness::not_followed(),
+            load_lock: Arc::default(),
+            day_resets: Mutex::default(),
+            usage_lock: tokio::sync::Mutex::default(),
+            writes: Writes::default(),
         }
     }
 
-    /// The same gateway, whose limits are shared with other nodes.
-    pub fn sharing(self, limits: Option<Arc<SharedLimits>>) -> Self {
-        Gateway { usage_flush: UsageFlush::new(self.core.clone(), limits.clone()), shared_limits: limits, ..self }
+    /// The same gateway beside other nodes.
+    pub fn beside(self, limits: Option<Arc<SharedLimits>>, bus: Option<Bus>) -> Self {
+        Gateway { shared_limits: limits, peers: bus.map(Peers::new), ..self }
     }
 
     /// The limits that other nodes have a part in, and what is known of those nodes.
@@ -128,10 +141,10 @@ impl Gateway {
 
     /// What the other nodes are told of this one.
     pub fn describe(&self, node: Node) -> Node {
-        let (state, now) = (self.core.state(), self.core.now());
-        let writes_age = match self.core.peers(&state) {
+        let (state, now) = (self.state(), self.now());
+        let writes_age = match self.peers_of(&state) {
             Some(peers) => peers.bus.freshness().age(now),
-            None => self.follower.feed_age(&state, now),
+            None => self.feed_age(&state, now),
         };
         let keys_hash = match &state.keys {
             KeySource::File(file) => Some(file.hash.to_string()),
@@ -144,29 +157,32 @@ impl Gateway {
     /// What is to be said while the limits cannot be shared, or the other nodes are not heard. The node is ready all the
     /// same.
     pub fn redis_fault(&self) -> Option<&'static str> {
-        let is_away = self.shared_limits.as_ref().is_some_and(|limits| limits.is_away());
-        let is_cut_off = !self.core.hears_peers(&self.core.state(), self.core.now());
-        match (is_away, is_cut_off) {
-            (false, false) => None,
-            (true, false) => Some("Redis is away: each node limits by cluster.when_away until it answers"),
-            (false, true) => Some(
+        if !self.hears_peers(&self.state(), self.now()) {
+            return Some(
                 "the other nodes are not heard over Redis: setPoints is refused with 21 and every read goes to the origin \
                  until they are",
-            ),
-            (true, true) => Some(
-                "Redis is away: each node limits by cluster.when_away, setPoints is refused with 21 and every read goes to \
-                 the origin until it answers",
-            ),
+            );
         }
+        let is_away = self.shared_limits.as_ref().is_some_and(|limits| limits.is_away());
+        is_away.then_some("Redis is away: each node limits by cluster.when_away until it answers")
     }
 
     /// The state in force, under which a request that begins now is answered.
     pub fn state(&self) -> Guard<Arc<State>> {
-        self.core.state()
+        self.state.load()
+    }
+
+    /// The state in force, to be kept while something is waited for.
+    fn state_full(&self) -> Arc<State> {
+        self.state.load_full()
     }
 
     pub fn clock(&self) -> &Clock {
-        &self.core.clock
+        &self.clock
+    }
+
+    fn now(&self) -> Tick {
+        self.clock.now()
     }
 
     /// Answers one request. Up to a fresh hit this allocates nothing, and waits only for limits that other nodes have a part
@@ -180,6 +196,9 @@ impl Gateway {
         let mut details = RequestDetails::new(header.id);
         let answer = AssertUnwindSafe(self.answer(state, header, body, &mut details)).catch_unwind().await;
         details.panicked = answer.is_err();
+        if details.is_stranger {
+            details.hide_key();
+        }
         #[cfg(feature = "otlp")]
         {
             details.span = header.trace.span.cloned();
@@ -196,7 +215,7 @@ impl Gateway {
     /// Reports the end of a request, which was answered at this moment.
     pub fn finished(&self, details: &RequestDetails, answered: Instant, outcome: AccessLine) {
         if let Some(key) = &details.key {
-            key.budget.activity.count(outcome.code, details.over_limit, self.core.clock.at(answered));
+            key.budget.activity.count(outcome.code, details.over_limit, self.clock.at(answered));
         }
         self.observer.finished(outcome);
     }
@@ -218,11 +237,12 @@ impl Gateway {
         if header.content_length.is_some_and(|length| length > server.max_body as u64) {
             return Err(Fault::BodyTooLarge);
         }
-        let admitted = self.admit(state, operation, header, details)?;
+        let mut admitted = self.admit(state, operation, header, details)?;
         let mut has_waited = details.awaits_limits;
         if has_waited {
             body.flush_answers().await?;
-            Box::pin(self.charge_after_wait(admitted.request.as_ref(), operation, details)).await?;
+            let charged = Box::pin(self.charge_after_wait(&admitted.request, operation, details)).await;
+            charged.inspect_err(|_| admitted.refund(details))?;
         }
         if header.content_encoded || header.content_type.is_some_and(|t| !t.is_empty() && !is_form_type(t)) {
             return Err(Fault::NotAForm);
@@ -240,31 +260,28 @@ impl Gateway {
         };
         // The limits may take up to `cluster.timeout` and the body up to `body_timeout`, so the key and the configuration
         // are looked up again after them.
-        let later = has_waited.then(|| self.core.state_full());
-        let (state, admitted) = match &later {
-            None => (state, admitted),
-            Some(later) => (later, self.readmit(later, admitted, operation)?),
-        };
+        let later = has_waited.then(|| self.state_full());
+        let state = later.as_ref().unwrap_or(state);
+        if has_waited {
+            self.look_again(state, &mut admitted, details)?;
+            admitted.key.may_use(operation)?;
+        }
         let request = request?;
-        if admitted.key.guild.departed {
+        if admitted.key.guild_departed {
             return Err(Fault::GuildDeparted);
         }
-        match &state.keys {
-            _ if admitted.is_proven => self.perform(state, admitted, request, body, details).await,
-            KeySource::Origin(learned_keys) => {
-                body.flush_answers().await?;
-                Box::pin(self.prove(learned_keys, admitted, request, body, details)).await
-            }
-            // Only learned keys are to be proven.
-            KeySource::Store(_) | KeySource::File(_) => Err(Fault::IncorrectKey),
+        if admitted.proof != Proof::Valid {
+            body.flush_answers().await?;
+            return Box::pin(self.prove(state, admitted, request, body, details)).await;
         }
+        self.perform(state, &admitted, request, body, details).await
     }
 
     /// The operation itself.
     async fn perform<B: Body>(
         self: &Arc<Self>,
         state: &Arc<State>,
-        admitted: Admitted<'_>,
+        admitted: &Admitted<'_>,
         request: Request,
         body: &mut B,
         details: &mut RequestDetails,
@@ -273,6 +290,6 @@ impl Gateway {
             return self.read(state, admitted, request, body, details).await;
         }
         body.flush_answers().await?;
-        Box::pin(self.write(admitted.caller(details.id), request, details)).await
+        Box::pin(self.write(admitted.caller(), request, details)).await
     }
 }

@@ -1,14 +1,10 @@
 //! The other nodes before the same HTTP origin, as far as the rules depend on them (guarantee 2): what they tell over the
 //! bus takes effect in this node's memory, and they are told of this node's writes. Without a bus nothing of this runs.
 
-use std::future::ready;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use futures_util::future::Either;
-
-use super::state::Core;
-use super::write::{unknown_for, write_time};
-use super::{Gateway, KeySource, State};
+use super::{Gateway, State};
+use crate::cache::Realms;
 use crate::clock::Tick;
 use crate::cluster::RedisStream;
 use crate::cluster::bus::{Bus, Heard, Loss, NotConfirmed, Notice};
@@ -41,15 +37,20 @@ impl Peers {
     }
 }
 
-impl Core {
+impl Gateway {
+    /// The other nodes, if there is a bus.
+    pub fn peers(&self) -> Option<&Peers> {
+        self.peers.as_ref()
+    }
+
     /// The other nodes that hear of each other by the bus. Those of the built-in backend hear by the store's feed.
-    pub(super) fn peers(&self, state: &State) -> Option<&Peers> {
-        self.peers.as_ref().filter(|_| !state.origin.is_builtin())
+    pub(super) fn peers_of(&self, state: &State) -> Option<&Peers> {
+        self.peers().filter(|_| !state.origin.is_builtin())
     }
 
     /// Whether this node hears the others, if there are any. Otherwise nothing is answered from memory, and no write begins.
     pub(super) fn hears_peers(&self, state: &State, now: Tick) -> bool {
-        self.peers(state).is_none_or(|peers| !peers.is_cut_off(now))
+        self.peers_of(state).is_none_or(|peers| !peers.is_cut_off(now))
     }
 
     /// Tells the other nodes that a write has ended; `settled`: its outcome is known. They are told also where the future
@@ -57,24 +58,9 @@ impl Core {
     ///
     /// # Errors
     /// They could not be told within `origin.timeout`. They are told until they can be.
-    pub(super) fn tell_peers(
-        &self,
-        state: &State,
-        member: MemberId,
-        settled: bool,
-    ) -> impl Future<Output = Result<(), NotConfirmed>> + use<> {
-        let notice = Notice::Changed { member, settled };
-        match self.peers(state) {
-            Some(peers) => Either::Left(peers.bus.tell(notice, write_time(state))),
-            None => Either::Right(ready(Ok(()))),
-        }
-    }
-}
-
-impl Gateway {
-    /// The other nodes, if there is a bus.
-    pub fn peers(&self) -> Option<&Peers> {
-        self.core.peers.as_ref()
+    pub(super) async fn tell_peers(&self, state: &State, member: MemberId, settled: bool) -> Result<(), NotConfirmed> {
+        let Some(peers) = self.peers_of(state) else { return Ok(()) };
+        peers.bus.tell(Notice::Changed { member, settled }, state.write_time()).await
     }
 
     /// Hears the other nodes, and tells them what is to be told, until the process ends.
@@ -85,26 +71,22 @@ impl Gateway {
     }
 
     fn apply(&self, peers: &Peers, heard: Heard) {
-        let (gate, state, now) = (&self.core.cache.gate, self.core.state(), self.core.now());
+        let (gate, state, now) = (&self.cache.gate, self.state(), self.now());
         match heard {
             Ok(Notice::Beat | Notice::Bye) => {}
             Ok(Notice::Changed { member, settled }) => {
                 if !settled {
-                    gate.unknown_outcome(member, now.plus(unknown_for(&state)));
+                    gate.unknown_outcome(member, now.plus(state.unknown_for()));
                 }
-                gate.invalidate_member(member);
+                gate.invalidate_member(member, Realms::All);
             }
             Ok(Notice::Purge { guild, member }) => {
                 // Where only the origin knows the guilds of the keys, a purge of one invalidates nothing at any node.
                 let _ = self.purge_here(guild.as_ref(), member);
-                // The bot may have left it.
-                if guild.is_some() && matches!(state.keys, KeySource::Store(_)) {
-                    self.follower.keys_changed();
-                }
             }
             Err(loss) => {
                 match loss {
-                    Loss::SilentNode => gate.ask_until(now.plus(write_time(&state))),
+                    Loss::SilentNode => gate.ask_until(now.plus(state.write_time())),
                     Loss::Unheard | Loss::BadEntry => gate.invalidate_all(),
                 }
                 peers.losses[loss as usize].fetch_add(1, Ordering::Relaxed);

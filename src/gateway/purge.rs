@@ -2,6 +2,7 @@
 //! It only moves epochs, so no request waits for it. Other nodes are told over the bus.
 
 use super::{Gateway, KeySource};
+use crate::cache::Realms;
 use crate::model::{GuildId, MemberId};
 
 /// Why answers could not be invalidated.
@@ -18,7 +19,7 @@ impl Gateway {
     /// A guild cannot be purged where only the origin knows the keys.
     pub fn purge(&self, guild: Option<&GuildId>, member: Option<MemberId>) -> Result<(), PurgeError> {
         self.purge_here(guild, member)?;
-        if let Some(peers) = self.core.peers(&self.core.state()) {
+        if let Some(peers) = self.peers_of(&self.state()) {
             peers.bus.purge(guild.cloned(), member);
         }
         Ok(())
@@ -26,22 +27,22 @@ impl Gateway {
 
     /// As [`Gateway::purge`], at this node only.
     pub(super) fn purge_here(&self, guild: Option<&GuildId>, member: Option<MemberId>) -> Result<(), PurgeError> {
-        let gate = &self.core.cache.gate;
+        let gate = &self.cache.gate;
         let Some(guild) = guild else {
             match member {
-                Some(member) => gate.invalidate_member(member),
+                Some(member) => gate.invalidate_member(member, Realms::All),
                 None => gate.invalidate_all(),
             }
             return Ok(());
         };
-        let state = self.core.state();
+        let state = self.state();
         if matches!(state.keys, KeySource::Origin(_)) {
             return Err(PurgeError::GuildsAreUnknown);
         }
         // A guild that never had a key has no answers.
         if let Some(realm) = state.key_table.realm_of(guild) {
             match member {
-                Some(member) => gate.invalidate_member_in(realm, member),
+                Some(member) => gate.invalidate_member(member, Realms::One(realm)),
                 None => gate.invalidate_realm(realm),
             }
         }

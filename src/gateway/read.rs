@@ -11,13 +11,13 @@
 use std::sync::Arc;
 
 use super::admit::Admitted;
-use super::caller::{Caller, queue_time};
+use super::caller::Caller;
 use super::{Body, CacheStatus, Gateway, RequestDetails, State};
 use crate::cache::{Entry, EntryKey, EntryState, FlightKey, GateState, Joinable};
 use crate::clock::Tick;
 use crate::config::Freshness;
+use crate::keys::Proof;
 use crate::model::Digest;
-use crate::origin::Permit;
 use crate::telemetry::UpstreamUse;
 use crate::wire::{Answer, Fault, Kind, Request, first_expiry};
 
@@ -40,23 +40,25 @@ impl Gateway {
     pub(super) async fn read<B: Body>(
         self: &Arc<Self>,
         state: &State,
-        admitted: Admitted<'_>,
+        admitted: &Admitted<'_>,
         request: Request,
         body: &mut B,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
-        let (now, realm) = (admitted.checked_at, admitted.key.guild.realm);
+        let (now, realm) = (admitted.checked_at, admitted.key.realm);
         let entry_key = EntryKey { realm, member: request.member, read: request.operation };
-        let kept = self.gate(state, &entry_key, now).epoch().and_then(|epoch| self.core.cache.get(&entry_key, epoch));
+        // A key that is not proven has nothing from memory.
+        let gate = self.gate(state, &entry_key, now).epoch().filter(|_| admitted.proof == Proof::Valid);
+        let kept = gate.and_then(|epoch| self.cache.get(&entry_key, epoch));
         if let Some(entry) = &kept {
-            match entry.state_at(now, || self.core.clock.unix_ms()) {
+            match entry.state_at(now, || self.clock.unix_ms()) {
                 EntryState::Fresh { ttl } => {
                     details.cache = Some(CacheStatus::Hit { ttl, age: entry.age(now) });
                     return Ok(entry.text.clone());
                 }
                 EntryState::StaleWhileRevalidate => {
                     details.cache = Some(CacheStatus::WhileRevalidating { age: entry.age(now) });
-                    self.revalidate(&admitted, entry);
+                    self.revalidate(admitted, entry);
                     return Ok(entry.text.clone());
                 }
                 EntryState::StaleIfError | EntryState::Expired => {}
@@ -64,13 +66,13 @@ impl Gateway {
         }
         body.flush_answers().await?;
         // Boxed, so that the future of a connection with nothing but hits reserves no memory for a miss.
-        Box::pin(self.miss(admitted.caller(details.id), entry_key, kept, details)).await
+        Box::pin(self.miss(admitted.caller(), entry_key, kept, details)).await
     }
 
     /// The gate of an entry: *Ask* where this node does not hear of what others change.
     pub(super) fn gate(&self, state: &State, entry_key: &EntryKey, now: Tick) -> GateState {
-        match self.follower.hears_store(state, now) && self.core.hears_peers(state, now) {
-            true => self.core.cache.gate.state(entry_key, now),
+        match self.hears_store(state, now) && self.hears_peers(state, now) {
+            true => self.cache.gate.state(entry_key, now),
             false => GateState::Ask,
         }
     }
@@ -83,9 +85,9 @@ impl Gateway {
         stale: Option<Arc<Entry>>,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
-        let (secret, gate) = (caller.secret, self.gate(&self.core.state(), &entry_key, self.core.now()));
-        let flight = FlightKey { secret, entry: entry_key, gate };
-        let (question, is_own) = self.core.cache.flights.join(flight, |open| self.clone().ask(caller, flight, open));
+        let (secret, gate) = (caller.key.digest, self.gate(&self.state(), &entry_key, self.now()));
+        let flight = FlightKey { secret, entry: entry_key, gate, is_proof: caller.proof != Proof::Valid };
+        let (question, is_own) = self.cache.flights.join(flight, |open| self.clone().ask(caller, flight, open));
         let Asked { answer, is_stored, upstream } = question.await;
         details.cache = Some(match is_stored.filter(|_| is_own) {
             Some(stored) => CacheStatus::Forwarded { stale: stale.is_some(), stored },
@@ -98,32 +100,23 @@ impl Gateway {
         }
     }
 
-    /// A question that callers may join. Another key of the guild may be answered while this one waits for its place.
+    /// A question that callers may join: waits for its place, looks at the key again, asks the origin, and keeps its answer
+    /// if the gate allows that. Another key of the guild may be answered meanwhile.
     async fn ask(self: Arc<Self>, caller: Caller, flight: FlightKey, mut joinable: Joinable<Asked>) -> Asked {
-        joinable.wait_for_previous(queue_time(&self.core.state())).await;
+        let FlightKey { secret, entry: key, gate, .. } = flight;
+        joinable.wait_for_previous(self.state().queue_time()).await;
         let place = self.place(&caller).await;
-        let (state, proven) = match self.key_now(&caller.secret, flight.entry.read, Some(flight.entry.realm)) {
-            Ok(key) => key,
+        let (state, proven) = match self.key_now(&secret, key.read, Some(key.realm)) {
+            Ok(found) => found,
             Err(fault) => return fault.into(),
         };
-        match (self.fresh(&flight.entry, flight.gate).filter(|_| proven.is_some()), place) {
-            (Some(entry), _) => Asked { answer: Ok(entry), is_stored: None, upstream: None },
-            (None, Ok(place)) => self.fetch(caller, (place, state), flight.entry, flight.gate, Some(joinable)).await,
-            (None, Err(fault)) => fault.into(),
-        }
-    }
-
-    /// Asks the origin, and keeps its answer if the gate allows that.
-    pub(super) async fn fetch(
-        &self,
-        caller: Caller,
-        (place, state): (Permit, Arc<State>),
-        key: EntryKey,
-        gate: GateState,
-        joinable: Option<Joinable<Asked>>,
-    ) -> Asked {
-        let _joinable = joinable.inspect(Joinable::sent);
-        let asked = self.core.now(); // before, so that an answer is never older than its age says
+        let place = match (self.fresh(&key, gate).filter(|_| proven.is_some()), place) {
+            (Some(entry), _) => return Asked { answer: Ok(entry), is_stored: None, upstream: None },
+            (None, Err(fault)) => return fault.into(),
+            (None, Ok(place)) => place,
+        };
+        joinable.sent();
+        let asked = self.now(); // before, so that an answer is never older than its age says
         let (answer, upstream) = self.send(&state, &caller, place, Request::read(key.read, key.member)).await;
         let text = match answer {
             Ok(text) => text,
@@ -135,18 +128,18 @@ impl Gateway {
             _ => None,
         };
         // If a warn has expired, the origin's clock is behind ours, and its next answer will differ (guarantee 4).
-        let has_expired = expires.is_some_and(|expires| expires <= self.core.clock.unix());
+        let has_expired = expires.is_some_and(|expires| expires <= self.clock.unix());
         let freshness = if has_expired { Freshness::NONE } else { state.config.cache.of(key.read) };
         let entry = Arc::new(Entry::new((key, gate.epoch().unwrap_or_default()), text, asked, freshness, expires));
-        let gate_now = || self.gate(&self.core.state(), &key, self.core.now());
-        let is_stored = gate != GateState::Ask && self.core.cache.insert(&entry, gate_now());
+        let gate_now = || self.gate(&self.state(), &key, self.now());
+        let is_stored = gate != GateState::Ask && self.cache.insert(&entry, gate_now());
         Asked { answer: Ok(entry), is_stored: Some(is_stored), upstream }
     }
 
     /// The answer in memory, if it is of this epoch and fresh.
     fn fresh(&self, key: &EntryKey, gate: GateState) -> Option<Arc<Entry>> {
-        let (now, entry) = (self.core.now(), self.core.cache.get(key, gate.epoch()?)?);
-        let is_fresh = matches!(entry.state_at(now, || self.core.clock.unix_ms()), EntryState::Fresh { .. });
+        let (now, entry) = (self.now(), self.cache.get(key, gate.epoch()?)?);
+        let is_fresh = matches!(entry.state_at(now, || self.clock.unix_ms()), EntryState::Fresh { .. });
         is_fresh.then_some(entry)
     }
 
@@ -159,11 +152,11 @@ impl Gateway {
         fault: Fault,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
-        let (entry, now) = (stale.ok_or(fault)?, self.core.now());
+        let (entry, now) = (stale.ok_or(fault)?, self.now());
         let key = self.key_now(secret, entry.key.read, Some(entry.key.realm));
         let (state, proven) = key.map_err(|_| fault)?;
         let is_current = self.gate(&state, &entry.key, now) == GateState::Keep(entry.epoch);
-        if proven.is_none() || !is_current || entry.state_at(now, || self.core.clock.unix_ms()) == EntryState::Expired {
+        if proven.is_none() || !is_current || entry.state_at(now, || self.clock.unix_ms()) == EntryState::Expired {
             return Err(fault);
         }
         details.cache = Some(CacheStatus::IfError { age: entry.age(now) });
@@ -173,9 +166,10 @@ impl Gateway {
     /// Asks for a new answer in a task, unless that is under way. No caller waits for it: the origin has logged a failure,
     /// and the stale answer stays.
     fn revalidate(self: &Arc<Self>, admitted: &Admitted<'_>, stale: &Entry) {
-        let flight = FlightKey { secret: admitted.secret, entry: stale.key, gate: GateState::Keep(stale.epoch) };
-        let ask = |open| self.clone().ask(admitted.caller_without_trace(), flight, open);
-        let (question, is_own) = self.core.cache.flights.join(flight, ask);
+        let (secret, gate) = (admitted.key.digest, GateState::Keep(stale.epoch));
+        let flight = FlightKey { secret, entry: stale.key, gate, is_proof: false };
+        let ask = |open| self.clone().ask(admitted.caller_of_nobody(), flight, open);
+        let (question, is_own) = self.cache.flights.join(flight, ask);
         if is_own {
             tokio::spawn(question);
         }

@@ -2,9 +2,10 @@
 //! swapped first and the epochs move after it, so that no answer of the old origin or of the old cache times is
 //! stored as one of the new. Whatever can fail was done before, by the caller.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{Gateway, KeyFile, KeyList, KeySource, LoadedKeys, State, StoreFollower};
+use super::{Gateway, KeyFile, KeyList, KeySource, LoadedKeys, State};
 use crate::config::Config;
 use crate::origin::Origin;
 
@@ -24,40 +25,37 @@ impl Gateway {
     /// Puts another configuration in force from the next request on, all or nothing. What is available to a key
     /// stays available, up to its new burst (guarantee 6).
     pub fn reload(&self, config: impl Into<Arc<Config>>, origin: Arc<Origin>, keys: NewKeys) {
-        self.follower.replace_state(Some((config.into(), origin)), keys);
+        self.replace_state(Some((config.into(), origin)), keys);
     }
-}
 
-impl StoreFollower {
     /// Puts the next state in force; `settings`: others than those in force.
     pub(super) fn replace_state(&self, settings: Option<(Arc<Config>, Arc<Origin>)>, keys: NewKeys) {
-        let core = &self.core;
-        let (clock, gate) = (&core.clock, &core.cache.gate);
-        let _swap = core.swap.lock();
-        let before = core.state_full();
+        let (clock, gate) = (&self.clock, &self.cache.gate);
+        let _swap = self.swap.lock();
+        let before = self.state_full();
         let (config, origin) = settings.unwrap_or_else(|| (before.config.clone(), before.origin.clone()));
         let with_guilds = |keys| KeyList { keys, departed_guilds: before.departed_guilds.clone() };
-        let (source, list, loaded) = match keys {
+        let (source, list, _lock) = match keys {
             NewKeys::Unchanged => (before.keys.clone(), with_guilds(before.key_table.listed_keys()), None),
             NewKeys::File(file) => (KeySource::File(file), with_guilds(Vec::new()), None),
-            NewKeys::Store(LoadedKeys { source, list, loaded }) => {
-                (source.unwrap_or_else(|| before.keys.clone()), list, Some(loaded))
+            NewKeys::Store(LoadedKeys { source, list, lock }) => {
+                (source.unwrap_or_else(|| before.keys.clone()), list, Some(lock))
             }
         };
         let strangers = before.strangers.with_rate(config.limits.strangers);
         let used = (&*before.key_table, strangers);
         let state = Arc::new(State::build(config, origin, source, list, used, clock));
-        match &loaded {
-            Some(loaded) => self.date_keys(&state, loaded),
-            // The same keys, which the follower may have confirmed again while the table was built.
-            None => state.key_table.set_confirmed_at(before.key_table.confirmed_at()),
-        }
-        let realms = state.realms_left(&before);
+        // What the built-in backend answers is about the guild, whatever key it is asked with. What an HTTP origin answered
+        // to a key is not about the guild that it was listed under before.
+        let realms = match state.origin.is_builtin() {
+            true => HashSet::new(),
+            false => state.key_table.realms_left(&before.key_table),
+        };
         let invalidate = || realms.iter().for_each(|realm| gate.invalidate_realm(*realm));
         invalidate(); // a key of the new state must be told nothing of what was kept
-        core.state.store(state.clone());
+        self.state.store(state.clone());
         invalidate(); // what was asked for meanwhile
-        if let Some(peers) = core.peers(&state) {
+        if let Some(peers) = self.peers_of(&state) {
             let changed = state.departed_guilds.symmetric_difference(&before.departed_guilds);
             changed.for_each(|guild| peers.bus.purge(Some(guild.clone()), None));
         }
@@ -69,6 +67,5 @@ impl StoreFollower {
         }
         // After the epochs: those that wait for a permit, and get one by this, ask in the new epoch at once.
         state.origin.activate();
-        loaded.inspect(|loaded| self.keys_in_force(loaded));
     }
 }

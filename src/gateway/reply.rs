@@ -31,6 +31,8 @@ pub struct RequestDetails {
     pub over_strangers: bool,
     /// The request was over its tier's candidate limit, which refuses nothing.
     pub over_candidate: bool,
+    /// The origin has neither proven nor refused the key, which is not told.
+    pub is_stranger: bool,
     /// The request is admitted but for its limits, which wait for Redis.
     pub awaits_limits: bool,
     pub cache: Option<CacheStatus>,
@@ -53,6 +55,7 @@ impl RequestDetails {
             over_limit: None,
             over_strangers: false,
             over_candidate: false,
+            is_stranger: false,
             awaits_limits: false,
             cache: None,
             upstream: None,

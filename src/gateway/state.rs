@@ -1,23 +1,21 @@
-//! What a request sees: configuration, origin and keys in force, as one snapshot (`State`) that never changes. A reload
-//! or a change of keys swaps in another snapshot. `Core` holds the snapshot in force with the clock and the cache; the
-//! rules and all owners share it.
+//! What a request sees: configuration, origin and keys in force, as one snapshot that never changes. A reload or a change
+//! of keys swaps in another one (`reload.rs`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
-
-use arc_swap::{ArcSwap, Guard};
-use parking_lot::Mutex;
+use std::time::Duration;
 
 use super::key_source::{KeyList, KeySource};
-use super::peers::Peers;
-use super::read::Asked;
-use crate::cache::{Answers, Realm};
-use crate::clock::{Clock, Tick};
-use crate::config::Config;
-use crate::keys::KeyTable;
+use crate::clock::Clock;
+use crate::config::{Config, OriginKind};
+use crate::keys::{Key, KeyTable};
 use crate::limits::{DayCount, Strangers};
 use crate::model::{GuildId, KeyId};
 use crate::origin::Origin;
+use crate::wire::Operation;
+
+/// The longest time that a write of the built-in backend takes: a second to begin, two for its commit, and two to spare.
+const STORE_WRITES_WITHIN: Duration = Duration::from_secs(5);
 
 /// Configuration, origin and keys in force together.
 #[derive(Debug)]
@@ -63,61 +61,46 @@ impl State {
         State { config, origin, keys, key_table, strangers, departed_guilds }
     }
 
-    /// The realms whose cached answers are about other guilds than under the state before.
-    pub(super) fn realms_left(&self, before: &State) -> HashSet<Realm> {
-        // What the built-in backend answers is about the guild, whatever key it is asked with.
-        if self.origin.is_builtin() {
-            return HashSet::new();
-        }
-        // What an HTTP origin answered to a key is not about the guild that it was listed under before.
-        self.key_table.realms_left(&before.key_table)
-    }
-
     /// Whether changes in the store can outdate cached answers. The store holds nothing about the answers of an HTTP
     /// origin to keys of a key file.
     pub(super) fn depends_on_store(&self) -> bool {
         matches!(self.keys, KeySource::Store(_)) || self.origin.is_builtin()
     }
-}
 
-/// What the rules and the owners share.
-#[derive(Debug)]
-pub(super) struct Core {
-    pub(super) clock: Clock,
-    pub(super) cache: Answers<Asked>,
-    /// The other nodes before the same HTTP origin.
-    pub(super) peers: Option<Peers>,
-    pub(super) state: ArcSwap<State>,
-    /// Keys whose day was given back, by the change feed, and is not yet here.
-    pub(super) day_resets: Mutex<Vec<KeyId>>,
-    /// Held while the next state is made.
-    pub(super) swap: Mutex<()>,
-}
+    /// The wanted ones of all keys. A key with two secrets is there once.
+    pub(super) fn keys_in_force(&self, is_wanted: impl Fn(&Key) -> bool) -> Vec<Arc<Key>> {
+        let mut keys: Vec<Arc<Key>> = match &self.keys {
+            KeySource::Origin(learned_keys) => learned_keys.keys().into_iter().filter(|key| is_wanted(key)).collect(),
+            KeySource::Store(_) | KeySource::File(_) => {
+                self.key_table.keys().filter(|key| is_wanted(key)).cloned().collect()
+            }
+        };
+        let mut seen = HashSet::new();
+        keys.retain(|key| seen.insert(key.id.clone()));
+        keys
+    }
 
-impl Core {
-    pub(super) fn new(clock: Clock, state: State, peers: Option<Peers>) -> Self {
-        let cache = Answers::new(state.config.cache.max_size);
-        Core {
-            clock,
-            cache,
-            peers,
-            state: ArcSwap::from_pointee(state),
-            day_resets: Mutex::default(),
-            swap: Mutex::new(()),
+    /// How long a request waits for others before it, at most.
+    pub(super) fn queue_time(&self) -> Duration {
+        match &self.config.origin.kind {
+            OriginKind::Http(upstreams) => upstreams.queue_timeout,
+            OriginKind::Builtin => Duration::ZERO,
         }
     }
 
-    pub(super) fn now(&self) -> Tick {
-        self.clock.now()
+    /// How long a write takes at most until its caller is answered.
+    pub(super) fn write_time(&self) -> Duration {
+        match &self.config.origin.kind {
+            OriginKind::Http(upstreams) => upstreams.timeout,
+            OriginKind::Builtin => STORE_WRITES_WITHIN,
+        }
     }
 
-    /// The state in force, for as long as nothing is waited for.
-    pub(super) fn state(&self) -> Guard<Arc<State>> {
-        self.state.load()
-    }
-
-    /// The state in force, to be kept while something is waited for.
-    pub(super) fn state_full(&self) -> Arc<State> {
-        self.state.load_full()
+    /// How long nothing about a member is kept after a write of unknown outcome.
+    pub(super) fn unknown_for(&self) -> Duration {
+        match self.config.cache.of(Operation::GetPoints).ttl {
+            Duration::ZERO => self.write_time(),
+            ttl => ttl,
+        }
     }
 }

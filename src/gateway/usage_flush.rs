@@ -5,10 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::key_source::KeySource;
-use super::state::Core;
+use tokio::time::timeout;
+
+use super::{Gateway, KeySource};
 use crate::clock::AlignedTimer;
-use crate::cluster::SharedLimits;
 use crate::keys::Key;
 use crate::limits::DayCount;
 use crate::store::{Store, StoreError};
@@ -17,38 +17,19 @@ use crate::store::{Store, StoreError};
 /// (contract section 3, `daily`).
 const COUNTS_EVERY: Duration = Duration::from_millis(500);
 
-/// Interval at which the last uses of keys are written. A kill loses no more.
-const LAST_USE_EVERY: Duration = Duration::from_secs(5);
+/// The last uses of keys are written with every tenth of these counts. A kill loses no more than those of 5 s.
+const LAST_USE_EVERY: u64 = 10;
 
 /// Keys whose counts are written in one transaction, so that other writes wait a few milliseconds at most.
 const KEYS_AT_ONCE: usize = 512;
 
-/// Writes the usage of keys to the store.
-#[derive(Debug)]
-pub struct UsageFlush {
-    core: Arc<Core>,
-    /// Where the other nodes are told of a day that is given back.
-    shared_limits: Option<Arc<SharedLimits>>,
-    /// Held while counts are written: two at once would write the same counts twice.
-    lock: tokio::sync::Mutex<()>,
-}
-
-impl UsageFlush {
-    pub(super) fn new(core: Arc<Core>, shared_limits: Option<Arc<SharedLimits>>) -> Self {
-        UsageFlush { core, shared_limits, lock: tokio::sync::Mutex::new(()) }
-    }
-
+impl Gateway {
     /// Writes usage until the process ends.
-    pub async fn run(&self, store: &Store) {
-        let (mut is_failing, mut last_use) = (false, self.core.now());
-        let timer = AlignedTimer::new();
-        loop {
+    pub async fn flush_usage(&self, store: &Store) {
+        let (timer, mut is_failing) = (AlignedTimer::new(), false);
+        for round in 1.. {
             timer.next_multiple_of(COUNTS_EVERY).await;
-            let mut written = self.reset_days(store).await.and(self.write_counts(store).await);
-            if self.core.now().since(last_use) >= LAST_USE_EVERY {
-                last_use = self.core.now();
-                written = written.and(self.write_last_use(store).await);
-            }
+            let written = self.write_usage(store, round % LAST_USE_EVERY == 0).await;
             match &written {
                 Err(error) if !is_failing => {
                     tracing::error!(
@@ -64,32 +45,32 @@ impl UsageFlush {
     }
 
     /// Writes everything before the process ends, within `limit`: a disk that stalls does not delay the end further.
-    pub async fn finish(&self, store: &Store, limit: Duration) {
-        let write = async {
-            self.write_counts(store).await?;
-            self.write_last_use(store).await
-        };
-        let written =
-            tokio::time::timeout(limit, write).await.unwrap_or_else(|_| Err("the store takes too long".into()));
-        if let Err(error) = written {
+    pub async fn finish_usage(&self, store: &Store, limit: Duration) {
+        let written = timeout(limit, self.write_usage(store, true)).await;
+        if let Err(error) = written.unwrap_or_else(|_| Err("the store takes too long".into())) {
             tracing::error!(error, "the day's last counts and the last uses of keys were not written to the store");
         }
+    }
+
+    pub(super) async fn write_usage(&self, store: &Store, with_last_use: bool) -> Result<(), String> {
+        // Two at once would write the same counts twice.
+        let _lock = self.usage_lock.lock().await;
+        self.reset_days(store).await?;
+        self.write_counts(store).await?;
+        if with_last_use { self.write_last_use(store).await } else { Ok(()) }
     }
 
     /// Gives keys their whole day back, as the change feed told. Counts from before that were written after it are taken
     /// back as well.
     async fn reset_days(&self, store: &Store) -> Result<(), String> {
-        let keys = std::mem::take(&mut *self.core.day_resets.lock());
+        let keys = self.day_resets.lock().clone();
         if keys.is_empty() {
             return Ok(());
         }
-        let _lock = self.lock.lock().await;
         // The store first: while it cannot be written, each attempt would give the day back once more.
-        if let Err(error) = store.clear_daily(keys.clone()).await {
-            self.core.day_resets.lock().extend(keys);
-            return Err(error.to_string());
-        }
-        let state = self.core.state_full();
+        store.clear_daily(keys.clone()).await.map_err(|e| e.to_string())?;
+        self.day_resets.lock().drain(..keys.len());
+        let state = self.state_full();
         if let KeySource::Origin(learned_keys) = &state.keys {
             learned_keys.forget_day_counts(&keys);
         }
@@ -102,9 +83,8 @@ impl UsageFlush {
 
     /// Writes what was counted of the day since the last time, and adds what other processes counted.
     async fn write_counts(&self, store: &Store) -> Result<(), String> {
-        let _lock = self.lock.lock().await;
         let mut counts = {
-            let state = self.core.state();
+            let state = self.state();
             if !state.config.limits.counts_days() {
                 return Ok(()); // there may be many keys to go through
             }
@@ -126,15 +106,14 @@ impl UsageFlush {
 
     /// Writes when keys were last used. If that fails they are lost: they are a hint for people, and the next use is
     /// written again.
-    pub(super) async fn write_last_use(&self, store: &Store) -> Result<(), String> {
-        let used = self.core.state().key_table.take_last_uses();
-        if used.is_empty() {
-            return Ok(());
-        }
-        let (now, unix) = (self.core.now(), self.core.clock.unix());
-        let seconds_ago = |at| i64::try_from(now.since(at).as_secs()).unwrap_or(i64::MAX);
-        let used = used.into_iter().map(|(id, at)| (id, unix.saturating_sub(seconds_ago(at)))).collect();
-        store.record_last_use(used).await.map_err(|e| e.to_string())
+    async fn write_last_use(&self, store: &Store) -> Result<(), String> {
+        let (now, unix, state) = (self.now(), self.clock.unix(), self.state_full());
+        let last_use = |key: &Arc<Key>| {
+            let seconds_ago = now.since(key.budget.take_last_use()?).as_secs();
+            Some((key.id.clone(), unix.saturating_sub(i64::try_from(seconds_ago).unwrap_or(i64::MAX))))
+        };
+        let used: Vec<_> = state.key_table.keys().filter_map(last_use).collect();
+        if used.is_empty() { Ok(()) } else { store.record_last_use(used).await.map_err(|e| e.to_string()) }
     }
 }
 

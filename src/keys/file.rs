@@ -8,7 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{ListedKey, hide_keys};
-use crate::config::{Problem, Problems, instead, shown};
+use crate::config::{MAX_PROBLEMS, Places, Problem, Problems, instead, shown};
 use crate::files::read_at_most;
 use crate::model::{Digest, GuildId, KeyId, Scope, unix_of};
 
@@ -17,9 +17,6 @@ const MAX_FILE: u64 = 24 << 20;
 
 /// The longest id, which is in each line of the access log.
 const MAX_ID: usize = 64;
-
-/// The most faults that are reported: a file with more is probably the wrong one.
-const MAX_PROBLEMS: usize = 100;
 
 /// The settings of a `[[key]]` (contract section 3, `[keys] file`).
 const NAMES: [&str; 6] = ["id", "digest", "guild", "tier", "scope", "expires"];
@@ -59,7 +56,8 @@ fn read_text(path: &Path) -> Result<String, KeyFileError> {
 
 fn parse(text: &str) -> Result<Vec<ListedKey>, Vec<Problem>> {
     let (tree, faults) = DeTable::parse_recoverable(text);
-    let mut reader = KeyFileReader::new(text);
+    let (problems, keys) = (Vec::new(), Vec::new());
+    let mut reader = KeyFileReader { places: Places::new(text), problems, keys, first: HashMap::new() };
     for fault in faults {
         let offset = fault.span().map_or(text.len(), |span| span.start);
         reader.fault("", offset, hide_keys(fault.message()));
@@ -68,77 +66,47 @@ fn parse(text: &str) -> Result<Vec<ListedKey>, Vec<Problem>> {
     if reader.problems.is_empty() {
         reader.file(tree.get_ref());
     }
-    reader.finish()
+    if reader.problems.is_empty() {
+        return Ok(reader.keys);
+    }
+    reader.problems.sort_by_key(|p| (p.line, p.column));
+    Err(reader.problems)
 }
 
-/// Reads the tree of a key file, and collects keys and faults.
-struct KeyFileReader<'t> {
-    text: &'t str,
-    line_starts: Vec<usize>,
+/// Reads the tree of a key file, and collects keys and faults. Where there is a fault, no key counts.
+struct KeyFileReader {
+    places: Places,
     problems: Vec<Problem>,
     keys: Vec<ListedKey>,
     /// The offset at which each id and digest occurs first.
-    ids: HashMap<KeyId, usize>,
-    digests: HashMap<Digest, usize>,
+    first: HashMap<(&'static str, String), usize>,
 }
 
-/// The settings of one key that were read so far.
-#[derive(Default)]
-struct KeyFields {
-    id: Option<KeyId>,
-    digest: Option<Digest>,
-    guild: Option<GuildId>,
-    tier: Option<KeyId>,
-    scope: Scope,
-    expires: Option<i64>,
-}
-
-impl<'t> KeyFileReader<'t> {
-    fn new(text: &'t str) -> Self {
-        let line_starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        let (problems, keys) = (Vec::new(), Vec::new());
-        KeyFileReader { text, line_starts, problems, keys, ids: HashMap::new(), digests: HashMap::new() }
-    }
-
-    /// The line of an offset, from 1.
-    fn line(&self, offset: usize) -> usize {
-        self.line_starts.partition_point(|start| *start <= offset)
-    }
-
+impl KeyFileReader {
     fn fault(&mut self, path: &str, offset: usize, message: impl Into<String>) {
-        let line = self.line(offset);
-        let before = self.line_starts.get(line - 1).and_then(|start| self.text.get(*start..offset)).unwrap_or_default();
-        let (path, column) = (path.to_owned(), before.chars().count() + 1);
-        self.problems.push(Problem { path, line, column, message: message.into() });
-    }
-
-    fn finish(self) -> Result<Vec<ListedKey>, Vec<Problem>> {
-        let mut problems = self.problems;
-        if problems.is_empty() {
-            return Ok(self.keys);
+        if self.problems.len() < MAX_PROBLEMS {
+            self.problems.push(self.places.problem(path, Some(offset), &message.into()));
         }
-        problems.sort_by_key(|p| (p.line, p.column));
-        problems.truncate(MAX_PROBLEMS);
-        Err(problems)
     }
 
     fn file(&mut self, root: &DeTable<'_>) {
         for (name, value) in root.iter() {
-            if name.get_ref() != "key" {
-                let name_shown = shown(&hide_keys(name.get_ref()));
-                let message = format!("unknown name {name_shown}; each key is a table of its own: write [[key]]");
-                self.fault("", name.span().start, message);
-                continue;
-            }
-            let DeValue::Array(keys) = value.get_ref() else {
-                self.fault("key", value.span().start, "must be a list of tables: write [[key]] above each key");
-                continue;
-            };
-            self.keys.reserve(keys.len());
-            for (n, key) in keys.iter().enumerate() {
-                match key.get_ref() {
-                    DeValue::Table(table) => self.key(n, key.span().start, table),
-                    _ => self.fault(&format!("key[{n}]"), key.span().start, "must be a table: write [[key]]"),
+            match (name.get_ref().as_ref(), value.get_ref()) {
+                ("key", DeValue::Array(keys)) => {
+                    for (n, key) in keys.iter().enumerate() {
+                        match key.get_ref() {
+                            DeValue::Table(table) => self.key(n, key.span().start, table),
+                            _ => self.fault(&format!("key[{n}]"), key.span().start, "must be a table: write [[key]]"),
+                        }
+                    }
+                }
+                ("key", _) => {
+                    self.fault("key", value.span().start, "must be a list of tables: write [[key]] above each key");
+                }
+                (unknown, _) => {
+                    let unknown = shown(&hide_keys(unknown));
+                    let message = format!("unknown name {unknown}; each key is a table of its own: write [[key]]");
+                    self.fault("", name.span().start, message);
                 }
             }
         }
@@ -149,75 +117,73 @@ impl<'t> KeyFileReader<'t> {
             Some(DeValue::String(id)) if !id.is_empty() => format!("key {}", shown(&hide_keys(id))),
             _ => format!("key[{n}]"),
         };
-        let before = self.problems.len();
-        let mut fields = KeyFields::default();
-        for (name, value) in table.iter() {
-            let name_offset = name.span().start;
-            let name = name.get_ref().as_ref();
-            if let Err(message) = self.value(&mut fields, name, value) {
-                self.fault(&format!("{called}: {name}"), value.span().start, message);
-            } else if !NAMES.contains(&name) {
-                let free = NAMES.into_iter().filter(|known| !table.contains_key(*known));
-                let message = format!("unknown name {}; {}", shown(&hide_keys(name)), instead(name, free));
-                self.fault(&called, name_offset, message);
-            }
+        for (name, _) in table.iter().filter(|(name, _)| !NAMES.contains(&name.get_ref().as_ref())) {
+            let free = NAMES.into_iter().filter(|known| !table.contains_key(*known));
+            let message =
+                format!("unknown name {}; {}", shown(&hide_keys(name.get_ref())), instead(name.get_ref(), free));
+            self.fault(&called, name.span().start, message);
         }
         for needed in ["id", "digest", "guild"].into_iter().filter(|name| !table.contains_key(*name)) {
             self.fault(&called, offset, format!("needs `{needed}`"));
         }
-        let KeyFields { id: Some(id), digest: Some(digest), guild: Some(guild), tier, scope, expires } = fields else {
-            return;
-        };
-        if self.problems.len() == before {
+        let id = self.read(&called, table, "id", id_of);
+        self.once(&called, table, "id", id.as_ref().map(ToString::to_string));
+        let digest: Option<Digest> = self.read(&called, table, "digest", |value| text_of(value)?.parse());
+        self.once(&called, table, "digest", digest.as_ref().map(ToString::to_string));
+        let guild = self.read(&called, table, "guild", guild_of);
+        let tier = self.read(&called, table, "tier", |value| text_of(value).map(Into::into));
+        let scope = self.read(&called, table, "scope", scope_of).unwrap_or_default();
+        let expires = self.read(&called, table, "expires", expiry);
+        if let (Some(id), Some(digest), Some(guild)) = (id, digest, guild) {
             self.keys.push(ListedKey { id, digest, guild, guild_departed: false, tier, scope, expires });
         }
     }
 
-    /// Reads one setting of a key.
-    fn value(&mut self, fields: &mut KeyFields, name: &str, value: &Spanned<DeValue<'_>>) -> Result<(), String> {
-        let offset = value.span().start;
-        match name {
-            "id" => {
-                let id: KeyId = text_of(value)?.into();
-                if id.is_empty() {
-                    return Err("must not be empty: logs and lists name the key by it".into());
-                }
-                if id.len() > MAX_ID || id.contains(char::is_control) {
-                    return Err(format!("must be at most {MAX_ID} bytes long, without control characters"));
-                }
-                let first = *self.ids.entry(id.clone()).or_insert(offset);
-                fields.id = Some(id);
-                self.once(first, offset)?;
-            }
-            "digest" => {
-                let digest: Digest = text_of(value)?.parse()?;
-                let first = *self.digests.entry(digest).or_insert(offset);
-                fields.digest = Some(digest);
-                self.once(first, offset)?;
-            }
-            "guild" => {
-                fields.guild = Some(text_of(value)?.parse().map_err(str::to_owned)?);
-            }
-            "tier" => fields.tier = Some(text_of(value)?.into()),
-            "scope" => {
-                let text = text_of(value)?;
-                let unknown =
-                    |_| format!("unknown value {}; {}", shown(&hide_keys(text)), instead(text, ["read", "write"]));
-                fields.scope = text.parse().map_err(unknown)?;
-            }
-            "expires" => fields.expires = Some(expiry(value.get_ref())?),
-            _ => {}
-        }
-        Ok(())
+    /// Reads one setting of a key; `None`: it is not there, or has a fault.
+    fn read<T>(
+        &mut self,
+        called: &str,
+        table: &DeTable<'_>,
+        name: &str,
+        of: impl FnOnce(&DeValue<'_>) -> Result<T, String>,
+    ) -> Option<T> {
+        let value = table.get(name)?;
+        of(value.get_ref()).map_err(|fault| self.fault(&format!("{called}: {name}"), value.span().start, fault)).ok()
     }
 
-    fn once(&self, first: usize, offset: usize) -> Result<(), String> {
-        if first == offset { Ok(()) } else { Err(format!("is already on line {}", self.line(first))) }
+    /// No two keys have the same value of this setting.
+    fn once(&mut self, called: &str, table: &DeTable<'_>, name: &'static str, value: Option<String>) {
+        let (Some(value), Some(at)) = (value, table.get(name).map(|value| value.span().start)) else { return };
+        let first = *self.first.entry((name, value)).or_insert(at);
+        if first != at {
+            self.fault(&format!("{called}: {name}"), at, format!("is already on line {}", self.places.problem("", Some(first), "").line));
+        }
     }
 }
 
-fn text_of<'v>(value: &'v Spanned<DeValue<'_>>) -> Result<&'v str, String> {
-    match value.get_ref() {
+fn id_of(value: &DeValue<'_>) -> Result<KeyId, String> {
+    let id = text_of(value)?;
+    if id.is_empty() {
+        return Err("must not be empty: logs and lists name the key by it".into());
+    }
+    if id.len() > MAX_ID || id.contains(char::is_control) {
+        return Err(format!("must be at most {MAX_ID} bytes long, without control characters"));
+    }
+    Ok(id.into())
+}
+
+fn guild_of(value: &DeValue<'_>) -> Result<GuildId, String> {
+    text_of(value)?.parse().map_err(str::to_owned)
+}
+
+fn scope_of(value: &DeValue<'_>) -> Result<Scope, String> {
+    let text = text_of(value)?;
+    let unknown = |_| format!("unknown value {}; {}", shown(&hide_keys(text)), instead(text, ["read", "write"]));
+    text.parse().map_err(unknown)
+}
+
+fn text_of<'v>(value: &'v DeValue<'_>) -> Result<&'v str, String> {
+    match value {
         DeValue::String(text) => Ok(text),
         _ => Err("must be a string: write it in quotes".into()),
     }

@@ -1,7 +1,6 @@
 //! Which keys there are, found by their digests, each with its own budget (contract section 2 "Key format", section 3
 //! `[keys]`): the table of listed keys, the keys learned from the origin, and the form of a key itself.
 
-mod budgets;
 mod file;
 mod in_flight;
 mod key;
@@ -12,10 +11,9 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use budgets::Budgets;
 pub use file::{KeyFileError, read_key_file};
 pub use in_flight::{InFlightGuard, InFlightSlot};
-pub use key::{Guild, Key, ListedKey};
-pub use learned::{KeyStatus, LearnedKeyRules, LearnedKeys};
+pub use key::{Key, ListedKey};
+pub use learned::{FoundKey, LearnedKeyRules, LearnedKeys, Proof, Unproven};
 pub use secret::{ApiKey, hide_keys, is_mistyped, random_token};
 pub use table::KeyTable;

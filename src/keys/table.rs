@@ -1,37 +1,37 @@
 //! The table of all keys that a store or key file lists, by digest, each with its limits and its budget. A change makes a
-//! new table, in which each id keeps its budget. A guild keeps its number in the cache for the life of the process. A
-//! look-up takes no lock.
+//! new table, in which each id keeps its budget (guarantee 6). A guild keeps its number in the cache for the life of the
+//! process. A look-up takes no lock.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Budgets, Guild, Key, ListedKey};
+use ahash::RandomState;
+use parking_lot::Mutex;
+
+use super::{Key, ListedKey};
 use crate::cache::Realm;
 use crate::clock::Tick;
 use crate::config::{Limits, Tier};
-use crate::limits::{DayCount, Policy};
+use crate::limits::{Budget, DayCount, Policy};
 use crate::model::{Digest, GuildId, KeyId};
 
 /// All keys, by digest.
 #[derive(Debug, Default)]
 pub struct KeyTable {
-    by_digest: KeysByDigest,
+    by_digest: HashMap<Digest, Arc<Key>, RandomState>,
     realms: Arc<HashMap<GuildId, Realm>>,
     /// In the order of the configuration's tiers.
     policies: Vec<Arc<Policy>>,
-    budgets: Arc<Budgets>,
-    /// In ticks; 0: no task follows the source.
-    confirmed_at: AtomicU64,
+    /// The budgets of all keys that are listed, by id, and of keys that were listed until everything has come back that
+    /// they used up: so a key that is removed and added again, or rotated, begins with what was left.
+    budgets: Arc<Mutex<HashMap<KeyId, Arc<Budget>>>>,
 }
-
-type KeysByDigest = HashMap<Digest, Arc<Key>, BuildHasherDefault<DigestHasher>>;
 
 impl KeyTable {
     /// A table without keys that knows the day's counts, as the store kept them.
     pub fn with_day_counts(counts: Vec<(KeyId, DayCount)>) -> Self {
-        KeyTable { budgets: Arc::new(Budgets::with_day_counts(counts)), ..KeyTable::default() }
+        let budgets = counts.into_iter().map(|(id, count)| (id, Arc::new(Budget::with_day(count))));
+        KeyTable { budgets: Arc::new(Mutex::new(budgets.collect())), ..KeyTable::default() }
     }
 
     /// A table of the keys listed, which keep the budgets that their ids have. `now` and `unix` are the same moment.
@@ -39,53 +39,36 @@ impl KeyTable {
         let policies = limits.tiers.iter().map(|tier| before.policy_for(tier)).collect();
         let (realms, budgets) = (before.realms.clone(), before.budgets.clone());
         let mut table = KeyTable { realms, policies, budgets, ..KeyTable::default() };
-        table.set_confirmed_at(before.confirmed_at());
-        for key in listed {
-            let (policy, budget) = (table.policy_for(limits.tier(key.tier.as_deref())), table.budgets.of(&key.id));
+        let mut budgets = before.budgets.lock();
+        for listed in listed {
+            let policy = table.policy_for(limits.tier(listed.tier.as_deref()));
+            let budget = budgets.entry(listed.id.clone()).or_default().clone();
             budget.change_tier(policy.tier(), now);
-            let guild = Guild { realm: table.realm(&key.guild), id: key.guild, departed: key.guild_departed };
-            let entry = Key::new(key.id, guild, key.scope, key.expires, key.tier, (policy, budget));
+            let (digest, realm) = (listed.digest, table.realm(&listed.guild));
             // Requests under way keep the table before, and with it the keys that the two do not share.
-            let same = before.by_digest.get(&key.digest).filter(|was| was.is_same(&entry)).cloned();
-            table.by_digest.insert(key.digest, same.unwrap_or_else(|| Arc::new(entry)));
+            let same = before.by_digest.get(&digest).filter(|was| {
+                was.listed == listed && Arc::ptr_eq(&was.policy, &policy) && Arc::ptr_eq(&was.budget, &budget)
+            });
+            let key = same.cloned().unwrap_or_else(|| Arc::new(Key::new(listed, realm, policy, budget)));
+            table.by_digest.insert(digest, key);
         }
         let ids: HashSet<&KeyId> = table.by_digest.values().map(|key| &key.id).collect();
-        table.budgets.forget_idle(|id| ids.contains(id), now, unix);
+        budgets.retain(|id, budget| ids.contains(id) || !budget.is_idle(now, unix));
+        drop(budgets);
         table
     }
 
     /// The realms that a secret of the table before belonged to and does not any more: it was removed, or is listed for
     /// another guild now.
     pub fn realms_left(&self, before: &KeyTable) -> HashSet<Realm> {
-        let now = |secret| self.by_digest.get(secret).map(|key| key.guild.realm);
-        let earlier = before.by_digest.iter().map(|(secret, key)| (secret, key.guild.realm));
+        let now = |secret| self.by_digest.get(secret).map(|key| key.realm);
+        let earlier = before.by_digest.iter().map(|(secret, key)| (secret, key.realm));
         earlier.filter(|(secret, realm)| now(secret) != Some(*realm)).map(|(_, realm)| realm).collect()
     }
 
     /// The keys as they were listed.
     pub fn listed_keys(&self) -> Vec<ListedKey> {
-        let listed = |(digest, key): (&Digest, &Arc<Key>)| ListedKey {
-            id: key.id.clone(),
-            digest: *digest,
-            guild: key.guild.id.clone(),
-            guild_departed: key.guild.departed,
-            tier: key.tier.clone(),
-            scope: key.scope,
-            expires: key.expires,
-        };
-        self.by_digest.iter().map(listed).collect()
-    }
-
-    /// When the table was last confirmed to be what its source lists; the end of time if no task follows the source.
-    pub fn confirmed_at(&self) -> Tick {
-        match self.confirmed_at.load(Ordering::Acquire) {
-            0 => Tick(u64::MAX),
-            at => Tick(at),
-        }
-    }
-
-    pub fn set_confirmed_at(&self, at: Tick) {
-        self.confirmed_at.store(at.0.max(1), Ordering::Release);
+        self.keys().map(|key| key.listed.clone()).collect()
     }
 
     /// The policy of a tier: the existing one, or a new one that continues the counts of the tier of that name.
@@ -115,22 +98,8 @@ impl KeyTable {
     }
 
     /// All keys; one that was rotated is there with each of its secrets.
-    pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = &Arc<Key>> {
         self.by_digest.values()
-    }
-
-    /// How many secrets there are; a key that was rotated has two.
-    pub fn len(&self) -> usize {
-        self.by_digest.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.by_digest.is_empty()
-    }
-
-    /// The keys used since the last call, and when.
-    pub fn take_last_uses(&self) -> Vec<(KeyId, Tick)> {
-        self.by_digest.values().filter_map(|key| key.budget.take_last_use().map(|at| (key.id.clone(), at))).collect()
     }
 
     /// The realm of a guild that has or had a key.
@@ -145,25 +114,5 @@ impl KeyTable {
             Some(realm) => *realm,
             None => *Arc::make_mut(&mut self.realms).entry(guild.clone()).or_insert(next),
         }
-    }
-}
-
-/// Uses the first bytes of the digest as its hash, since they are random already. A caller cannot choose which digests
-/// are in the table, and a look-up of any other digest changes nothing.
-#[derive(Debug, Default)]
-struct DigestHasher(u64);
-
-impl Hasher for DigestHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        if let Some(first) = bytes.first_chunk() {
-            self.0 = u64::from_ne_bytes(*first);
-        }
-    }
-
-    // The length of the array, which std's Hash writes first; it is the same for all.
-    fn write_usize(&mut self, _: usize) {}
-
-    fn finish(&self) -> u64 {
-        self.0
     }
 }

@@ -71,10 +71,10 @@ impl BackgroundTasks {
                 (store.clone(), (gateway.clone(), store.clone()), (gateway.clone(), store.clone()));
             supervise("the thread that writes to the store", logs, async move { writes.writer_ended().await });
             supervise("the task that follows the store's changes", logs, async move {
-                follows.0.follower.follow(&follows.1).await;
+                follows.0.follow_store(&follows.1).await;
             });
             supervise("the task that keeps the counts of keys", logs, async move {
-                flushes.0.usage_flush.run(&flushes.1).await;
+                flushes.0.flush_usage(&flushes.1).await;
             });
         }
         if let Some(stream) = stream {
@@ -95,11 +95,11 @@ impl BackgroundTasks {
     /// Tells the other nodes that this process stops, and writes the last counts of keys to the store within `limit`.
     pub(super) async fn finish(self, gateway: &Gateway, limit: Duration) {
         // Where a write is still under way, the others are to take this node for one that ended without a word.
-        if let (Some(peers), true) = (gateway.peers(), gateway.alone.end_writes()) {
+        if let (Some(peers), true) = (gateway.peers(), gateway.end_writes()) {
             peers.bus.leave().await;
         }
         if let Some(store) = &self.store {
-            gateway.usage_flush.finish(store, limit).await;
+            gateway.finish_usage(store, limit).await;
         }
         if let Some(limits) = gateway.shared_limits() {
             limits.leave().await;

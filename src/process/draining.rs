@@ -57,8 +57,8 @@ impl Draining {
         if let Some(why) = cut {
             tracing::warn!(connections = server.connections(), "{why}; these connections are cut");
         }
-        if let Some(handover) = handover.as_mut().filter(|_| handed_over && gateway.alone.end_writes()) {
-            handover.done(gateway.alone.unsettled());
+        if let Some(handover) = handover.as_mut().filter(|_| handed_over && gateway.end_writes()) {
+            handover.done(gateway.unsettled_for());
         }
         let left = deadline.saturating_duration_since(Instant::now());
         background.finish(&gateway, left.clamp(LAST_COUNTS_AT_LEAST, LAST_COUNTS)).await;
@@ -89,8 +89,8 @@ async fn meanwhile(gateway: &Gateway, server: &Server, logs: &Logs, handover: Op
     server.close_idle();
     sleep(LAST_WRITES).await;
     if let Some(handover) = handover {
-        gateway.alone.writes_ended().await;
-        handover.done(gateway.alone.unsettled());
+        gateway.writes_ended().await;
+        handover.done(gateway.unsettled_for());
     }
     pending().await
 }

@@ -58,7 +58,7 @@ impl Serving {
             StopReason::Signal => {
                 if let Some(handover) = &mut self.handover {
                     // A successor that is amid a hand-over serves from now on, while this process drains.
-                    self.gateway.alone.begin();
+                    self.gateway.not_alone();
                     handover.close().await;
                 }
                 tracing::info!(connections, "stopping: finishing the requests under way");

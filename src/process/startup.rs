@@ -114,7 +114,7 @@ impl Startup {
         if let Some(predecessor) = &predecessor {
             // It has in force what has changed meanwhile, and goes on if this process ends.
             up_to_date.map_err(ProcessError::Unusable)?;
-            gateway.alone.begin();
+            gateway.not_alone();
             predecessor.take_over().await?;
         }
         let serving = Serving { gateway, server, logs, background, handover: None, admin: (admin, state) };
@@ -198,7 +198,7 @@ async fn build_gateway(
     let (keys, key_list, day_counts) = load_keys(&config, inputs.keys, store, &clock).await?;
     let state = State::new(config, origin, keys, key_list, day_counts, &clock);
     let (bus, stream) = bus.unzip();
-    let gateway = Arc::new(Gateway::with_bus(clock, state, logs.observer(), bus).sharing(limits.clone()));
+    let gateway = Arc::new(Gateway::new(clock, state, logs.observer()).beside(limits.clone(), bus));
     let background = BackgroundTasks::start(&gateway, logs, store.cloned(), limits, stream);
     begin_bus(&gateway).await?;
     Ok((gateway, background))

@@ -84,19 +84,6 @@ async fn each_operation_gives_a_stale_answer_while_it_asks_again_where_it_is_tol
 }
 
 #[tokio::test]
-async fn a_key_that_the_origin_once_refused_while_it_was_asked_anew_gets_a_new_answer_all_the_same() {
-    for (status, line) in [(429, "slow down"), (401, INCORRECT_KEY)] {
-        let gate = gate("cache.points", "1h", "0s").await;
-        ask(&gate, "getPoints").await.is("3");
-        change(&gate, "getPoints", "4");
-        gate.origin().next("getPoints", Act::say(status, line));
-        until_said(&gate, "getPoints", WHILE_REVALIDATING).await.0.is("3");
-        gate.origin().has_been_asked("getPoints", 2).await;
-        eventually(PATIENCE, "the new answer", || async { ask(&gate, "getPoints").await.body == "4" }).await;
-    }
-}
-
-#[tokio::test]
 async fn each_operation_gives_a_stale_answer_for_a_failing_origin_where_it_is_told_to() {
     for (operation, section, before, _) in READS {
         let mut gate = gate(section, "0s", "1h").await;
@@ -176,28 +163,6 @@ async fn a_write_to_one_member_leaves_the_others_stale_answers() {
 }
 
 #[tokio::test]
-async fn of_those_who_miss_at_once_one_is_stored_and_the_others_are_collapsed() {
-    let gate = gate("", "", "").await;
-    let hold = Gate::shut();
-    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
-    let mut connections = Vec::new();
-    for _ in 0..5 {
-        connections.push(gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await);
-    }
-    gate.origin().has_been_asked("getPoints", 1).await;
-    gate.has_read_requests().await;
-    hold.open();
-    let mut said = Vec::new();
-    for connection in &mut connections {
-        said.push(connection.answer().await.is("3").cache_status().to_owned());
-    }
-    said.sort();
-    let mut expected = vec!["guildgate; fwd=miss; collapsed"; 4];
-    expected.push("guildgate; fwd=miss; stored");
-    assert_eq!(said, expected);
-}
-
-#[tokio::test]
 async fn what_is_not_stored_is_not_said_to_be() {
     let gate = TestGateway::before_http()
         .key("bot")
@@ -225,27 +190,6 @@ async fn a_write_is_said_to_be_forwarded_whatever_came_of_it() {
         assert_eq!(answer.cache_status(), "guildgate; fwd=method", "{outcome:?}");
         assert_eq!(answer.header("age"), None, "{outcome:?}");
     }
-}
-
-#[tokio::test]
-async fn age_goes_on_counting_when_the_answer_is_stale() {
-    let mut gate = gate("cache.points", "0s", "1h").await;
-    ask(&gate, "getPoints").await.is("3");
-    gate.origin_mut().refuse().await;
-    let mut last = 0;
-    let end = std::time::Instant::now() + PATIENCE;
-    while last < 2 {
-        let (answer, _) = until_said(&gate, "getPoints", IF_ERROR).await;
-        let age = age_of(&answer);
-        assert!(age >= last, "{age} after {last}");
-        last = age;
-        assert!(std::time::Instant::now() < end, "the age does not grow");
-    }
-}
-
-#[track_caller]
-fn age_of(answer: &Answer) -> u64 {
-    answer.header("age").and_then(|age| age.parse().ok()).unwrap_or_else(|| panic!("no Age: {answer:#?}"))
 }
 
 #[track_caller]

@@ -121,8 +121,7 @@ async fn is_survived(go_bad: impl Fn(&TwoNodes), heal: impl Fn(&TwoNodes), words
                 gate.has_said(line).await;
             }
             gate.set_points("bot", "7", 9).await.is_unavailable();
-            let is_named =
-                async || ready(gate).await.contains("Redis is away: each node limits by cluster.when_away, setPoints");
+            let is_named = async || ready(gate).await.contains("the other nodes are not heard over Redis");
             eventually(SECOND_AND_SLACK, "readyz names it", is_named).await;
             assert!(!gate.get_points("bot", "7").await.was_hit(), "nothing is answered from memory");
         }

@@ -342,7 +342,7 @@ async fn guarantee_2_a_hand_over_passes_on_the_writes_of_unknown_outcome_of_ever
     let is_heard = async || here.get_points("bot", "7").await.body == "5";
     eventually(SECOND_AND_SLACK, "the write is heard of", is_heard).await;
     assert_eq!(here.replace().await.exit().await, Some(0));
-    has_in_memory_of(&here, "8").await;
+    here.has_said("answers no more requests").await;
     for _ in 0..5 {
         here.get_points("bot", "7").await.is("5").is_miss();
         here.get_points("bot", "9").await.is("5").is_miss();

@@ -39,7 +39,7 @@ async fn guarantee_3_a_hundred_misses_are_one_question() {
         collapsed += usize::from(answer.is("3").cache_status().contains("collapsed"));
     }
     assert_eq!(gate.origin().asked("getPoints"), 1);
-    assert!(collapsed > 0, "no answer says that it was collapsed");
+    assert_eq!(collapsed, 99, "all but one are said to be collapsed");
 }
 
 #[tokio::test]
@@ -55,17 +55,6 @@ async fn guarantee_3_a_leader_that_hangs_up_harms_no_follower() {
         connection.answer().await.is("3");
     }
     assert_eq!(gate.origin().asked("getPoints"), 1);
-}
-
-#[tokio::test]
-async fn guarantee_3_an_answer_that_nobody_waits_for_any_more_is_kept_or_dropped_but_asked_once() {
-    let gate = gate().start().await;
-    let hold = Gate::shut();
-    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
-    drop(ask_at_once(&gate, 10).await);
-    hold.open();
-    gate.get_points("bot", "7").await.is("3");
-    assert!(gate.origin().asked("getPoints") <= 2);
 }
 
 #[tokio::test]
@@ -107,20 +96,6 @@ async fn guarantee_3_a_read_whose_connection_was_cut_unanswered_is_asked_again_o
     gate.origin().next("getPoints", Act::Cut(Cut::MidBody));
     gate.get_points("bot", "9").await.is_refused(502, NO_ANSWER);
     assert_eq!(gate.origin().asked_about("getPoints", "9"), 1);
-}
-
-#[tokio::test]
-async fn guarantee_3_one_keys_02_is_not_given_to_another_of_its_guild() {
-    let gate = TestGateway::before_http().key("bot").key("dead").points("7", 3).start().await;
-    let hold = Gate::shut();
-    gate.origin().next("getPoints", Act::HoldThen(hold.clone(), 401, "02 | Incorrect API key!".into()));
-    let mut leader = gate.connect_and_send(gate.request("getPoints", "dead", "memberID=7")).await;
-    gate.origin().has_been_asked("getPoints", 1).await;
-    let mut follower = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await;
-    gate.has_read_requests().await;
-    hold.open();
-    leader.answer().await.is_refused(401, "02 | Incorrect API key!");
-    follower.answer().await.is("3");
 }
 
 #[tokio::test]

@@ -130,10 +130,10 @@ async fn a_new_one_that_cannot_serve_leaves_the_old_one_as_it_was() {
     eventually(PATIENCE, "it asks", || async { asks(&gate, 2) }).await;
     let mut third = gate.world().serve(&[]);
     assert_eq!(third.exit().await, Some(1));
-    assert!(third.stderr().contains("another process is taking over"), "{}", third.stderr());
+    assert!(third.stderr().contains("did not answer within 5 s"), "{}", third.stderr());
     kept.ask(&ask).await.is("3").is_hit();
     killed.kill_hard();
-    eventually(PATIENCE, "it goes on", || async { gate.stderr().matches("goes on as before").count() == 2 }).await;
+    eventually(PATIENCE, "it goes on", || async { gate.stderr().matches("goes on as before").count() >= 2 }).await;
     folder.unlock().unwrap();
     assert!(!kept.ask(&ask).await.is("3").closes());
     gate.get_points("bot", "7").await.is("3").is_hit();
@@ -180,16 +180,6 @@ async fn a_socket_left_by_a_server_that_was_killed_is_nobody() {
     assert_eq!(next.exit().await, Some(2));
     assert!(next.stderr().contains("server.handover"), "{}", next.stderr());
     assert_eq!(gate.world().read("handover.sock"), b"notes");
-}
-
-#[tokio::test]
-async fn a_reload_cannot_change_the_socket_and_says_so() {
-    let mut gate = gate(Kind::Builtin).start().await;
-    let new = gate.world().edited("gateway.toml", "handover.sock", "elsewhere.sock");
-    gate.world().write("gateway.toml", new);
-    gate.process().signal(Signal::SIGHUP);
-    gate.has_said("server.handover").await;
-    gate.get_points("bot", "7").await.is("3");
 }
 
 #[tokio::test]
@@ -305,7 +295,12 @@ async fn the_service_manager_is_told_who_serves() {
 
 #[tokio::test]
 async fn until_a_write_at_the_old_one_has_ended_nothing_is_kept() {
-    let mut gate = before_http().set("cache.points.ttl", r#""1h""#).start().await;
+    let mut gate = before_http()
+        .set("cache.points.ttl", r#""1h""#)
+        .set("origin.timeout", r#""30s""#)
+        .set("server.drain_timeout", r#""60s""#)
+        .start()
+        .await;
     let (mut writes, begun) = (gate.connect().await, Gate::shut());
     gate.origin().next("setPoints", Act::HoldAll(begun.clone()));
     writes.send(gate.request("setPoints", "bot", "memberID=7&amount=200").bytes()).await;
@@ -316,7 +311,7 @@ async fn until_a_write_at_the_old_one_has_ended_nothing_is_kept() {
     }
     let mut third = gate.world().serve(&[]);
     assert_eq!(third.exit().await, Some(1));
-    assert!(third.stderr().contains("the server before this one still answers"), "{}", third.stderr());
+    assert!(third.stderr().contains("did not answer within 5 s"), "{}", third.stderr());
     drop(writes); // its caller is gone
     tokio::time::sleep(Duration::from_millis(1500)).await; // idle connections are closed by now
     gate.get_points("bot", "7").await.is("100");
@@ -347,7 +342,7 @@ async fn a_caller_that_takes_no_answer_does_not_keep_the_new_one_from_its_memory
 #[tokio::test]
 async fn a_write_whose_outcome_nobody_knows_is_known_to_those_that_take_over_after_its_end() {
     let gate = before_http().set("cache.points.ttl", r#""1h""#).set("origin.timeout", r#""2s""#);
-    let mut gate = gate.points("8", 100).start().await;
+    let mut gate = gate.start().await;
     let begun = Gate::shut();
     gate.origin().next("setPoints", Act::HoldAll(begun.clone()));
     assert_eq!(gate.set_points("bot", "7", 200).await.code(), Some(22));
@@ -357,8 +352,6 @@ async fn a_write_whose_outcome_nobody_knows_is_known_to_those_that_take_over_aft
         for _ in 0..2 {
             gate.get_points("bot", "7").await.is("100").is_miss(); // it may take effect yet
         }
-        gate.get_points("bot", "8").await.is("100");
-        gate.get_points("bot", "8").await.is("100").is_hit();
     }
     begun.open();
     eventually(PATIENCE, "it takes effect", async || gate.get_points("bot", "7").await.body == "200").await;

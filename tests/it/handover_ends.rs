@@ -125,25 +125,6 @@ async fn one_whose_stderr_nobody_reads_takes_over_and_hands_over() {
 }
 
 #[tokio::test]
-async fn where_the_old_one_is_killed_while_it_drains_nothing_is_kept_for_a_while() {
-    let gate = gate(Kind::Http).set("origin.timeout", r#""2s""#).set("cache.points.ttl", r#""1s""#);
-    let mut gate = gate.start().await;
-    let (mut writes, begun) = (gate.connect().await, Gate::shut());
-    gate.origin().next("setPoints", Act::HoldAll(begun.clone()));
-    writes.send(gate.request("setPoints", "bot", "memberID=7&amount=4").bytes()).await;
-    gate.origin().has_been_asked("setPoints", 1).await;
-    gate.replace().await.kill_hard();
-    gate.has_said("without a word of its writes").await;
-    for _ in 0..3 {
-        gate.get_points("bot", "7").await.is("3").is_miss();
-    }
-    begun.open();
-    let is_kept = async || gate.get_points("bot", "7").await.is("4").was_hit();
-    eventually(PATIENCE, "it takes effect", async || gate.get_points("bot", "7").await.body == "4").await;
-    eventually(PATIENCE, "it is kept", is_kept).await;
-}
-
-#[tokio::test]
 async fn one_that_is_stopped_once_it_accepts_takes_over_before_it_ends() {
     let mut gate = gate(Kind::Http).start().await;
     for _ in 0..5 {

@@ -20,39 +20,15 @@ fn entry(id: &str, secret: &str, rest: &str) -> String {
 
 #[tokio::test]
 async fn a_bad_key_file_ends_check_and_serve_with_every_fault_by_its_place() {
-    for (file, named) in [
-        (entry("a", "one", "") + &entry("a", "two", ""), vec!["keys.toml:6:6: ", "`a`", "line 2"]),
-        (entry("a", "one", "") + &entry("b", "one", ""), vec!["keys.toml:7:10: ", "`b`", "digest", "line 3"]),
-        (
-            format!("[[key]]\nid = \"a\"\nguild = {GUILD:?}\ndigest = \"sha256:12\"\n"),
-            vec!["keys.toml:4:10: ", "key hash"],
-        ),
-        (
-            format!("[[key]]\nid = \"a\"\nguild = {GUILD:?}\ndigest = \"{}\"\n", "f".repeat(64)),
-            vec!["keys.toml:4:10: ", "sha256:"],
-        ),
-        (entry("a", "one", "scope = \"root\"\n"), vec!["keys.toml:5:9: ", "root", "`read` and `write`"]),
-        (entry("a", "one", "scope = \"reed\"\n"), vec!["keys.toml:5:9: ", "did you mean `read`?"]),
-        (entry("a", "one", "expires = \"90d\"\n"), vec!["keys.toml:5:11: ", "Unix seconds", "2027-01-31T12:00:00Z"]),
-        (entry("a", "one", "expries = 5\n"), vec!["keys.toml:5:1: ", "did you mean `expires`?"]),
-        ("[[key]]\nid = \"a\"\n".into(), vec!["keys.toml:1:1: ", "needs `digest`", "needs `guild`"]),
-        ("[[keys]]\n".into(), vec!["keys.toml:1:3: ", "`keys`", "[[key]]"]),
-        ("[[key]\n".into(), vec!["keys.toml:1:"]),
-        // All of them at once.
-        (
-            entry("a", "one", "tear = \"x\"\n") + &entry("b", "two", "expires = \"90d\"\nscope = 5\n"),
-            vec!["keys.toml:5:1: ", "did you mean `tier`?", "keys.toml:10:11: ", "keys.toml:11:9: "],
-        ),
-    ] {
-        let world = World::new(CONFIG);
-        world.write("keys.toml", &file);
-        let checked = world.run(&["check"]).failed(2);
-        for name in named {
-            assert!(checked.stderr.contains(name), "{name} is not named:\n{}\nof:\n{file}", checked.stderr);
-        }
-        let mut process = world.serve(&[]);
-        assert_eq!(process.exit().await, Some(2), "{}", process.stderr());
+    let world = World::new(CONFIG);
+    let two = entry("a", "one", "tear = \"x\"\n") + &entry("a", "two", "expires = \"90d\"\nscope = \"reed\"\n");
+    world.write("keys.toml", two);
+    let checked = world.run(&["check"]).failed(2);
+    for named in ["5:1: ", "did you mean `tier`?", "7:6: ", "line 2", "10:11: ", "11:9: ", "did you mean `read`?"] {
+        assert!(checked.stderr.contains(named), "{named} is not named:\n{}", checked.stderr);
     }
+    let mut process = world.serve(&[]);
+    assert_eq!(process.exit().await, Some(2), "{}", process.stderr());
 }
 
 #[tokio::test]
@@ -238,18 +214,4 @@ async fn a_hundred_thousand_keys_are_read_and_one_more_too() {
     let last = Request::post("/getPoints", "memberID=7").key("secret-99999");
     eventually(PATIENCE, "the last key is known", || async { gate.send(&last).await.status == 200 }).await;
     gate.get_points("bot", "7").await.is("3");
-}
-
-#[tokio::test]
-async fn a_key_file_that_was_emptied_is_read_at_sighup_while_the_server_stops() {
-    let mut gate = TestGateway::before_http().key("bot").points("7", 3).start().await;
-    let write = HeldBody::begin(&gate, Version::Http1, gate.request("setPoints", "bot", "memberID=7&amount=9")).await;
-    gate.process().signal(Signal::SIGTERM);
-    gate.has_said("stopping: ").await;
-    gate.world().write("keys.toml", "");
-    gate.process().signal(Signal::SIGHUP);
-    gate.has_said("the key file holds no key").await;
-    write.release().await.is_refused(401, INCORRECT_KEY);
-    assert_eq!(gate.origin().points("7"), 3);
-    assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
 }

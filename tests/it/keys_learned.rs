@@ -72,38 +72,6 @@ async fn an_unknown_key_is_asked_about_once_however_many_requests_bring_it() {
 }
 
 #[tokio::test]
-async fn a_refused_key_is_refused_to_everyone_who_waited_for_the_one_question() {
-    let gate = gate().start().await;
-    let hold = Gate::shut();
-    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
-    let mut asking = Vec::new();
-    for member in 0..20 {
-        asking.push(gate.connect_and_send(get_points("stranger", &member.to_string())).await);
-    }
-    gate.origin().has_been_asked("getPoints", 1).await;
-    gate.has_read_requests().await;
-    hold.open();
-    for connection in &mut asking {
-        connection.answer().await.is_refused(401, INCORRECT_KEY);
-    }
-    assert_eq!(gate.origin().asked("getPoints"), 1);
-}
-
-#[tokio::test]
-async fn a_leader_that_hangs_up_harms_no_one_who_waits_for_the_same_key() {
-    let gate = gate().start().await;
-    let hold = Gate::shut();
-    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
-    let leader = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=1")).await;
-    gate.origin().has_been_asked("getPoints", 1).await;
-    let mut follower = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await;
-    gate.has_read_requests().await;
-    drop(leader);
-    hold.open();
-    follower.answer().await.is("3");
-}
-
-#[tokio::test]
 async fn a_write_of_a_key_whose_time_is_over_is_itself_the_question() {
     let gate = gate_that_asks_again().start().await;
     gate.get_points("bot", "1").await.is("0");

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-pub use shuttle::sync::atomic::{AtomicU64, Ordering};
+pub use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// `parking_lot::Mutex` over the checker's mutex.
 #[derive(Debug, Default)]

@@ -104,7 +104,7 @@ impl World {
         let (gate, at) = (&self.cache.gate, member_points());
         match self.way {
             Way::NoAskDuringAWrite => {
-                gate.invalidate_member_in(at.realm, at.member);
+                gate.invalidate_member(at.member, Realms::One(at.realm));
                 write();
             }
             Way::EpochNotMovedAtTheBegin => {
@@ -114,9 +114,9 @@ impl World {
             }
             _ => {
                 let reads = &[Operation::GetPoints];
-                let guard = gate.begin_write(at.member, reads, Realms::One(at.realm), TTL, self.now());
+                let guard = gate.begin_write(at.member, reads, Realms::One(at.realm), self.now().plus(TTL));
                 write();
-                guard.end();
+                guard.end(None);
             }
         }
     }
@@ -125,11 +125,11 @@ impl World {
     pub fn set_late(self: &Arc<Self>, caller: usize, points: i64) {
         self.invoke(caller, RegisterOp::Write(points));
         let (gate, at) = (&self.cache.gate, member_points());
-        let guard = gate.begin_write(at.member, &[Operation::GetPoints], Realms::One(at.realm), TTL, self.now());
+        let guard = gate.begin_write(at.member, &[Operation::GetPoints], Realms::One(at.realm), self.now().plus(TTL));
         let until = self.now().plus(TTL);
         match self.way {
-            Way::NoAskAfterAnUnknownOutcome => guard.end(),
-            _ => guard.end_unknown(until),
+            Way::NoAskAfterAnUnknownOutcome => guard.end(None),
+            _ => guard.end(Some(until)),
         }
         for_a_while();
         self.origin().store(points, Ordering::SeqCst);
@@ -147,7 +147,7 @@ impl World {
         self.origin().store(points, Ordering::SeqCst);
         self.return_(caller, RegisterRet::WriteOk);
         for_a_while();
-        gate.alone();
+        gate.alone(Tick(0));
     }
 
     /// `Gateway::reload` with another origin, which says something else. Who reloads is told when it is done.
@@ -165,7 +165,7 @@ impl World {
     }
 
     pub fn purge(&self) {
-        self.cache.gate.invalidate_member(member_points().member);
+        self.cache.gate.invalidate_member(member_points().member, Realms::All);
     }
 
     /// `Gateway::read`.
@@ -181,7 +181,7 @@ impl World {
         if let Some(entry) = gate.epoch().and_then(|epoch| self.cache.get(&at, epoch)) {
             return entry.text.parse().unwrap();
         }
-        let flight = FlightKey { secret, entry: at, gate };
+        let flight = FlightKey { secret, entry: at, gate, is_proof: false };
         let (question, _) = self.cache.flights.join(flight, |joinable| self.clone().ask(flight, joinable));
         shuttle::future::block_on(question)
     }
@@ -223,7 +223,7 @@ impl World {
     /// Callers that leave while they wait: the first one drives the question for a while and is gone.
     pub fn leaves(self: &Arc<Self>, secret: &str) {
         let (at, secret) = (member_points(), Digest::of(secret.as_bytes()));
-        let flight = FlightKey { secret, entry: at, gate: self.cache.gate.state(&at, self.now()) };
+        let flight = FlightKey { secret, entry: at, gate: self.cache.gate.state(&at, self.now()), is_proof: false };
         let (question, _) = self.cache.flights.join(flight, |joinable| self.clone().ask(flight, joinable));
         let _ = question.now_or_never();
     }

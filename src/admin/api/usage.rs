@@ -111,7 +111,7 @@ impl UsageRow {
         };
         UsageRow {
             id: key.id.to_string(),
-            guild: key.guild.id.to_string(),
+            guild: key.guild.to_string(),
             tier: tier.name.clone(),
             minute: recent.minute.into(),
             hour: recent.hour.into(),

@@ -26,13 +26,13 @@ fn has(outcome: &AccessLine, text: &str) -> bool {
 
 pub(super) async fn show(Extension(visit): Extension<Visit>) -> Answer {
     let shared = visit.shared();
-    let mut refusals = shared.gateway.last_refusals();
+    let mut refusals = shared.gateway.observer.last_refusals();
     refusals.retain(|outcome| has(outcome, visit.fields.get("q")));
     let shown = &refusals[..refusals.len().min(MAX_ROWS)];
     let ids: HashSet<&KeyId> = shown.iter().filter_map(|outcome| outcome.key.as_ref()).collect();
     let in_force = shared.gateway.usage_of(|id| ids.contains(id)).into_iter();
     let guilds: HashMap<KeyId, String> =
-        in_force.map(|usage| (usage.key.id.clone(), usage.key.guild.id.to_string())).collect();
+        in_force.map(|usage| (usage.key.id.clone(), usage.key.guild.to_string())).collect();
     let unknown = match shared.gateway.state().config.keys {
         Keys::Origin { .. } => KeyLookup::AtOrigin,
         Keys::Store | Keys::File(_) => KeyLookup::NotListed,

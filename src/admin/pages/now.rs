@@ -88,7 +88,7 @@ fn wrong(shared: &Shared, recent: &Sample, last: &Sample) -> Markup {
 }
 
 fn tiles(shared: &Shared, recent: &Sample, first: &Sample, last: &Sample) -> Markup {
-    let store = match (&shared.store, shared.gateway.follower.fault()) {
+    let store = match (&shared.store, shared.gateway.store_fault()) {
         (None, _) => "none",
         (Some(_), Some(_)) => "away",
         (Some(store), None) if store.write_fault().is_some() => "cannot be written",

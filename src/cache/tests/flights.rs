@@ -21,7 +21,7 @@ fn keep() -> GateState {
 }
 
 fn flight(secret: &str, gate: GateState) -> FlightKey {
-    FlightKey { secret: Digest::of(secret.as_bytes()), entry: entry(), gate }
+    FlightKey { secret: Digest::of(secret.as_bytes()), entry: entry(), gate, is_proof: false }
 }
 
 fn flights() -> Arc<Flights<u32>> {
@@ -36,7 +36,7 @@ async fn answered(answer: u32, when: Arc<Notify>, joinable: Joinable<u32>) -> u3
 }
 
 #[tokio::test]
-async fn callers_of_one_secret_share_a_question_and_those_of_another_ask_their_own() {
+async fn callers_of_one_secret_and_epoch_share_a_question_and_others_ask_their_own() {
     let (flights, when) = (flights(), Arc::<Notify>::default());
     let ask = |answer| {
         let when = when.clone();
@@ -45,24 +45,17 @@ async fn callers_of_one_secret_share_a_question_and_those_of_another_ask_their_o
     let (leader, is_own) = flights.join(flight("a", keep()), ask(1));
     let (follower, is_second_own) = flights.join(flight("a", keep()), ask(2));
     let (other, is_other_own) = flights.join(flight("b", keep()), ask(3));
-    assert_eq!((is_own, is_second_own, is_other_own, flights.count()), (true, false, true, 2));
-    let (a, b, c, ()) = tokio::join!(leader, follower, other, async {
-        for _ in 0..2 {
+    let gate = Gate::default();
+    gate.invalidate_all();
+    let (later, is_later_own) = flights.join(flight("a", gate.state(&entry(), Tick(0))), ask(4));
+    assert_eq!((is_own, is_second_own, is_other_own, is_later_own), (true, false, true, true));
+    let (a, b, c, d, ()) = tokio::join!(leader, follower, other, later, async {
+        for _ in 0..3 {
             when.notify_one();
             tokio::task::yield_now().await;
         }
     });
-    assert_eq!((a, b, c, flights.count()), (1, 1, 3, 0));
-}
-
-#[tokio::test]
-async fn a_question_of_another_epoch_is_not_joined() {
-    let (flights, gate) = (flights(), Gate::default());
-    let before = gate.state(&entry(), Tick(0));
-    gate.invalidate_all();
-    let (_question, _) = flights.join(flight("a", before), async |_| 1);
-    let (_, is_own) = flights.join(flight("a", gate.state(&entry(), Tick(0))), async |_| 2);
-    assert!(is_own);
+    assert_eq!((a, b, c, d, flights.count()), (1, 1, 3, 4, 0));
 }
 
 #[tokio::test]

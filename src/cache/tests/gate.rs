@@ -2,7 +2,6 @@
 //! (other members, other guilds, other reads) it leaves alone. The interleavings are tested in `tests/model`.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use crate::cache::GateState::Ask;
 use crate::cache::{EntryKey, Gate, Realm, Realms, WriteGuard};
@@ -10,7 +9,6 @@ use crate::clock::Tick;
 use crate::model::MemberId;
 use crate::wire::Operation;
 
-const TTL: Duration = Duration::from_secs(30);
 const GUILD: Realms = Realms::One(Realm(1));
 
 fn member(n: u64) -> MemberId {
@@ -25,30 +23,22 @@ fn points(member: u64) -> EntryKey {
     at(1, member, Operation::GetPoints)
 }
 
-/// A write to member 7 that would be over at tick 5 at the latest.
+/// A write to member 7 that can take effect until tick 9 if nobody says how it ended.
 fn write(gate: &Gate, realms: Realms) -> WriteGuard<'_> {
-    gate.begin_write(member(7), &[Operation::GetPoints], realms, TTL, Tick(5))
+    gate.begin_write(member(7), &[Operation::GetPoints], realms, Tick(9))
 }
 
 #[test]
 fn during_a_write_each_question_is_asked_and_what_was_kept_before_is_not_current_after_it() {
     let gate = Gate::default();
     let before = gate.state(&points(7), Tick(0));
-    let write = write(&gate, GUILD);
+    let (write, other) = (write(&gate, GUILD), write(&gate, GUILD));
     assert_eq!(gate.state(&points(7), Tick(0)), Ask);
-    write.end();
+    write.end(None);
+    assert_eq!(gate.state(&points(7), Tick(0)), Ask, "the other one is under way");
+    other.end(None);
     let after = gate.state(&points(7), Tick(0));
     assert!(after != Ask && after != before);
-}
-
-#[test]
-fn of_two_writes_the_last_one_to_end_opens_the_gate() {
-    let gate = Gate::default();
-    let (one, other) = (write(&gate, GUILD), write(&gate, GUILD));
-    one.end();
-    assert_eq!(gate.state(&points(7), Tick(0)), Ask);
-    other.end();
-    assert_ne!(gate.state(&points(7), Tick(0)), Ask);
 }
 
 #[test]
@@ -59,7 +49,7 @@ fn a_write_of_points_leaves_warns_other_members_and_other_guilds_alone() {
     let before = states();
     let write = write(&gate, GUILD);
     assert_eq!(states(), before);
-    write.end();
+    write.end(None);
     assert_eq!(states(), before);
 }
 
@@ -69,31 +59,26 @@ fn a_write_with_a_learned_key_concerns_the_member_in_every_realm() {
     let before = gate.state(&at(2, 7, Operation::GetPoints), Tick(0));
     let write = write(&gate, Realms::All);
     assert_eq!(gate.state(&at(2, 7, Operation::GetPoints), Tick(0)), Ask);
-    write.end();
+    write.end(None);
     assert_ne!(gate.state(&at(2, 7, Operation::GetPoints), Tick(0)), before);
 }
 
 #[test]
 fn after_a_write_of_unknown_outcome_nothing_of_the_member_is_kept_in_any_guild_until_it_can_take_effect_no_more() {
-    let last = |until: Tick| Tick(until.0 - 1);
     let of_member = [points(7), at(1, 7, Operation::GetWarns), at(2, 7, Operation::GetPoints)];
-    for is_dropped in [false, true] {
+    for (is_dropped, until) in [(false, 20), (true, 9)] {
         let gate = Gate::default();
         let write = write(&gate, GUILD);
-        let until = match is_dropped {
-            true => Tick(5).plus(TTL),
-            false => Tick(2).plus(TTL),
-        };
-        if is_dropped {
-            drop(write)
-        } else {
-            write.end_unknown(until)
+        match is_dropped {
+            true => drop(write),
+            false => write.end(Some(Tick(until))),
         }
         for key in of_member {
-            assert_eq!((gate.state(&key, Tick(2)), gate.state(&key, last(until))), (Ask, Ask), "{key:?}");
-            assert_ne!(gate.state(&key, until), Ask, "{key:?}");
+            assert_eq!([2, until - 1].map(|now| gate.state(&key, Tick(now))), [Ask; 2], "{key:?}");
+            assert_ne!(gate.state(&key, Tick(until)), Ask, "{key:?}");
         }
         assert_ne!(gate.state(&points(8), Tick(2)), Ask);
+        assert_eq!(gate.unsettled_until(), Tick(until));
     }
 }
 
@@ -103,12 +88,13 @@ fn beside_another_process_and_after_the_end_of_another_node_each_question_is_ask
     let before = gate.state(&points(7), Tick(0));
     gate.not_alone();
     assert_eq!(gate.state(&points(7), Tick(0)), Ask);
-    gate.alone();
-    let alone = gate.state(&points(7), Tick(0));
+    gate.alone(Tick(3));
+    assert_eq!(gate.state(&points(7), Tick(2)), Ask, "its writes may take effect yet");
+    let alone = gate.state(&points(7), Tick(3));
     assert!(alone != Ask && alone != before);
     gate.ask_until(Tick(9));
     gate.ask_until(Tick(4));
-    assert_eq!(gate.state(&points(7), Tick(8)), Ask);
+    assert_eq!((gate.state(&points(7), Tick(8)), gate.unsettled_until()), (Ask, Tick(9)));
     assert!(![Ask, alone].contains(&gate.state(&points(7), Tick(9))));
 }
 
@@ -123,8 +109,8 @@ fn each_change_of_others_drops_what_it_says_and_nothing_else() {
         at(2, 8, Operation::GetPoints),
     ];
     let changes: [(Change, [bool; 5]); 4] = [
-        (|gate| gate.invalidate_member(member(7)), [true, true, true, false, false]),
-        (|gate| gate.invalidate_member_in(Realm(1), member(7)), [true, true, false, false, false]),
+        (|gate| gate.invalidate_member(member(7), Realms::All), [true, true, true, false, false]),
+        (|gate| gate.invalidate_member(member(7), GUILD), [true, true, false, false, false]),
         (|gate| gate.invalidate_realm(Realm(1)), [true, true, false, true, false]),
         (|gate| gate.invalidate_all(), [true; 5]),
     ];
@@ -143,18 +129,4 @@ fn snowflakes_of_one_second_spread_over_the_table() {
     let slot = |n: u64| gate.read(member(190_551_803_669_118_976 + n * 4_194_304), Operation::GetPoints, GUILD);
     let slots: HashSet<_> = (0..1000).map(|n| std::ptr::from_ref(slot(n))).collect();
     assert!(slots.len() > 980, "{}", slots.len());
-}
-
-#[test]
-fn members_whose_write_may_take_effect_are_named_to_another_gate_until_they_are_too_many() {
-    let (gate, next) = (Gate::default(), Gate::default());
-    assert_eq!(gate.unsettled(Tick(0)), Some(Vec::new()));
-    write(&gate, GUILD).end_unknown(Tick(10));
-    gate.unsettled(Tick(9)).unwrap().into_iter().for_each(|slot| next.unknown_outcome_of(slot, Tick(20)));
-    assert_eq!((next.state(&points(7), Tick(19)), gate.unsettled(Tick(10))), (Ask, Some(Vec::new())));
-    assert!(next.state(&points(8), Tick(19)) != Ask && next.state(&points(7), Tick(20)) != Ask);
-    (0..2000).for_each(|n| gate.unknown_outcome(member(n), Tick(30)));
-    assert_eq!((gate.unsettled(Tick(29)), gate.unsettled(Tick(30))), (None, Some(Vec::new())));
-    gate.ask_until(Tick(40)); // by a predecessor, of whose writes nobody knows
-    assert_eq!((gate.unsettled(Tick(39)), gate.unsettled(Tick(40))), (None, Some(Vec::new())));
 }

@@ -3,20 +3,6 @@
 use super::*;
 
 #[tokio::test]
-async fn retry_after_names_a_second_at_which_the_key_is_let_in() {
-    let w = TestGateway::new("limits.tiers.standard = { rate = \"1/m\", burst = 1 }").await;
-    assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
-    w.advance(1);
-    let refused = w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err();
-    assert_eq!(refused, Fault::TooManyRequests { retry_after: 59 });
-    w.advance(58);
-    assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_err());
-    assert!(w.ask("getPoints", "k2", "memberID=7").await.answer.is_ok(), "another key pays nothing");
-    w.advance(1);
-    assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
-}
-
-#[tokio::test]
 async fn in_shadow_limits_are_counted_and_nobody_is_refused() {
     let w = TestGateway::new("[limits]\nshadow = true\ntiers.standard = { rate = \"1/m\", burst = 1 }\nstrangers = { rate = \"1/m\", burst = 1 }").await;
     let over = [w.ask("getPoints", "k1", "memberID=7").await, w.ask("getPoints", "k1", "memberID=7").await];
@@ -67,21 +53,4 @@ async fn strangers_are_held_to_their_budget_and_a_known_key_is_not() {
     assert_eq!(refused.answer.unwrap_err(), Fault::TooManyRequests { retry_after: 1 });
     assert!(refused.details.levels.is_none(), "no key, no RateLimit");
     assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
-}
-
-#[tokio::test]
-async fn a_reload_is_in_force_with_the_next_request_and_refills_no_one() {
-    let w = TestGateway::new("limits.tiers.standard = { rate = \"1/m\", burst = 2 }").await;
-    for _ in 0..2 {
-        assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
-    }
-    let toml = "answers.service_name = \"Watch\"\nlimits.tiers.standard = { rate = \"1/s\", burst = 20 }";
-    let config = config::load_str(toml, w._folder.path(), "test").unwrap().config;
-    let origin = w.gateway.state().origin.clone();
-    w.gateway.reload(config, origin, NewKeys::Store(w.gateway.follower.load_keys(None).await.unwrap()));
-    let refused = w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err();
-    assert_eq!(refused, Fault::TooManyRequests { retry_after: 1 });
-    w.advance(1);
-    assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
-    assert_eq!(w.gateway.state().config.answers.wording.service_name, "Watch");
 }

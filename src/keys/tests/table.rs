@@ -20,7 +20,7 @@ fn each_guild_keeps_its_realm() {
     let keys = || vec![listed("a", "A"), ListedKey { guild: "other".parse().unwrap(), ..listed("b", "B") }];
     let first = first_table(keys(), 2);
     let second = table_at(keys().into_iter().rev().collect(), 2, &first, 0);
-    let realm = |key_table: &KeyTable, key: &[u8]| key_table.find(&Digest::of(key), never).unwrap().guild.realm;
+    let realm = |key_table: &KeyTable, key: &[u8]| key_table.find(&Digest::of(key), never).unwrap().realm;
     assert_eq!(realm(&first, b"A"), realm(&second, b"A"));
     assert_ne!(realm(&second, b"A"), realm(&second, b"B"));
 }

@@ -1,4 +1,4 @@
-//! The messages of a hand-over, each a JSON object, and the time limits within which they are expected.
+//! The messages of a hand-over, each a JSON object.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -10,17 +10,12 @@ use tokio::time::timeout;
 use super::PeerConnection;
 use crate::json::from_object;
 
-/// The version of these messages. Both processes must have the same one; a change of the messages, or of the
-/// gate's numbers of members, increases it.
-pub(super) const VERSION: u32 = 3;
+/// The version of these messages. Both processes must have the same one; a change of the messages increases it.
+pub(super) const VERSION: u32 = 4;
 
-/// How long a process may take for a message that it has only to send. One that takes longer is stopped, or is no
-/// server of ours.
-pub(super) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How long a successor may take to open the store, read the keys and resolve its upstreams: more than the store's
-/// opening may take. Meanwhile no other process can take over, and nothing else is lost.
-pub(super) const READY_TIMEOUT: Duration = Duration::from_secs(90);
+/// How long a process may take for a message that it has only to send. One that takes longer is stopped, busy with another
+/// hand-over, or no server of ours.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A message. Fields that are not known are ignored, so that the hello of a later version is read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,10 +37,9 @@ pub(super) enum Message {
     Ready,
     Yours,
     Accepting,
-    /// No write is under way, and none can begin. The gate's numbers of the members whose write may
-    /// still take effect; `None`: too many to name.
+    /// No write is under way, and none can begin. Writes of unknown outcome may take effect for so long.
     Done {
-        unsettled: Option<Vec<usize>>,
+        unsettled_for: Duration,
     },
 }
 
@@ -55,21 +49,21 @@ impl PeerConnection {
         self.send(&serde_json::to_vec(message)?, sockets)
     }
 
-    /// Receives the next message within this time. The end of the connection is an error, and so is a refusal.
-    pub(super) async fn hear(&self, limit: Duration) -> io::Result<(Message, Vec<OwnedFd>)> {
-        let late = || io::Error::new(io::ErrorKind::TimedOut, format!("it did not respond within {limit:?}"));
-        let received = timeout(limit, self.receive()).await.map_err(|_| late())??;
-        let (bytes, sockets) = received.ok_or(io::ErrorKind::UnexpectedEof)?;
+    /// Receives the next message, however long it takes. The end of the connection is an error, and so is a refusal.
+    pub(super) async fn hear(&self) -> io::Result<(Message, Vec<OwnedFd>)> {
+        let (bytes, sockets) = self.receive().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
         match from_object(&bytes)? {
             Message::Refused { why } => Err(io::Error::new(io::ErrorKind::PermissionDenied, why)),
             message => Ok((message, sockets)),
         }
     }
 
-    /// Receives this message within this time.
-    pub(super) async fn expect(&self, expected: Message, limit: Duration) -> io::Result<()> {
-        let (message, _) = self.hear(limit).await?;
-        if message == expected { Ok(()) } else { Err(unexpected(&message)) }
+    /// Receives the next message from a process that has only to send it.
+    pub(super) async fn hear_soon(&self) -> io::Result<(Message, Vec<OwnedFd>)> {
+        timeout(MESSAGE_TIMEOUT, self.hear()).await.unwrap_or_else(|_| {
+            let why = "it did not answer within 5 s; it may be amid another hand-over: look at its log and try again";
+            Err(io::Error::new(io::ErrorKind::TimedOut, why))
+        })
     }
 }
 
@@ -78,8 +72,7 @@ pub(super) fn unexpected(message: &Message) -> io::Error {
     io::Error::other(format!("it sent an unexpected message: {message:?}"))
 }
 
-/// Whether the connection ended because the other process did.
-pub(super) fn has_ended(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-    matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)
+/// Whether this is the message that belongs at this point.
+pub(super) fn expect(expected: &Message, (heard, _): (Message, Vec<OwnedFd>)) -> io::Result<()> {
+    if heard == *expected { Ok(()) } else { Err(unexpected(&heard)) }
 }

@@ -1,5 +1,5 @@
 //! The hand-over from one process to the next (`server.handover`). A process that starts is the *successor* of the one
-//! that serves, its *predecessor*. While both live, neither answers from memory nor keeps anything (`gateway::Alone`),
+//! that serves, its *predecessor*. While both live, neither answers from memory nor keeps anything (`gateway/alone.rs`),
 //! so they tell each other nothing of their writes.
 //!
 //! ```text
@@ -18,14 +18,15 @@
 //! ```
 //!
 //! A conversation that ends before Accepting means that the successor never served: the predecessor goes on as before.
-//! One that ends after it without Done leaves the successor in the dark about writes that may still take effect, so it
-//! keeps nothing for one `points.ttl`.
+//! So the predecessor ends it after Sockets only where it ends itself, and waits for Ready and Accepting as long as the
+//! successor lives. One that ends after Accepting without Done leaves the successor in the dark about writes that may still
+//! take effect, so it keeps nothing for one `points.ttl`. Another process that connects during a hand-over gets no answer,
+//! and gives up after 5 s.
 
 mod message;
 mod predecessor;
 mod socket;
 
-use std::convert::Infallible;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -35,20 +36,17 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use message::{MESSAGE_TIMEOUT, Message, READY_TIMEOUT, VERSION, unexpected};
+use message::{Message, VERSION, expect, unexpected};
 
 pub(super) use predecessor::Predecessor;
 pub use socket::{HandoverListener, PeerConnection, Received};
 
 use super::{ProcessError, StopReason, systemd};
 use crate::edge::ListeningSocket;
-use crate::gateway::{Alone, Gateway};
+use crate::gateway::Gateway;
 
 /// How long to wait after a connection could not be accepted, for example at the limit of open files.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);
-
-const BUSY: &str = "another process is taking over, or has taken over; look at its log and try again";
-const NOT_ALONE: &str = "the server before this one still answers callers, for server.drain_timeout at most; try again";
 
 /// What this process needs to hand over: its own socket, not published yet, and its listening sockets.
 pub(super) struct Handover {
@@ -82,7 +80,7 @@ impl Handover {
         HandoverTask { handed_over, task, successor: None }
     }
 
-    /// Ends with the process, or where no successor can connect.
+    /// Ends once another process has taken over, or where none can connect.
     async fn run(
         mut self,
         predecessor: Option<Predecessor>,
@@ -91,10 +89,8 @@ impl Handover {
     ) {
         let path = self.listener.path().display().to_string();
         let published = self.listener.publish();
-        let listener = &self.listener;
         if let Some(predecessor) = predecessor {
-            let unsettled = or_refuse(predecessor.done(), listener, NOT_ALONE).await;
-            gateway.alone.end(unsettled);
+            gateway.alone(predecessor.done().await);
             tracing::info!(from = predecessor.pid(), "the predecessor answers no more requests");
         }
         if let Err(error) = published {
@@ -102,22 +98,29 @@ impl Handover {
             return;
         }
         let successor = loop {
-            let Some(peer) = accept(listener).await else { continue };
+            let peer = match self.listener.accept().await {
+                Ok(peer) => peer,
+                Err(error) => {
+                    tracing::warn!(%error, %path, "cannot accept a connection at server.handover");
+                    tokio::time::sleep(ACCEPT_RETRY).await;
+                    continue;
+                }
+            };
             let to = peer.pid();
             tracing::info!(to, "a process asks to take over");
-            let Err(error) = or_refuse(self.give(&peer, &gateway.alone), listener, BUSY).await else { break peer };
+            let Err(error) = self.give(&peer, &gateway).await else { break peer };
             tracing::warn!(to, %error, "the other process did not take over; this one goes on as before");
-            refuse(&peer, &format!("the process that serves goes on: {error}"));
+            let why = format!("the process that serves goes on: {error}");
+            let _ = peer.say(&Message::Refused { why }, &[]); // it may have ended
         };
         // Open copies would keep the addresses in use as long as this process drains.
-        self.sockets.clear();
+        drop(self);
         let _ = hand_over.send(successor); // fails if this process is stopping
-        match refuse_others(&self.listener, BUSY).await {}
     }
 
     /// Gives the successor the addresses. Once this returns `Ok`, they are its own; until then it has accepted nothing.
-    async fn give(&self, peer: &PeerConnection, alone: &Alone) -> io::Result<()> {
-        let (hello, _) = peer.hear(MESSAGE_TIMEOUT).await?;
+    async fn give(&self, peer: &PeerConnection, gateway: &Gateway) -> io::Result<()> {
+        let (hello, _) = peer.hear_soon().await?;
         let Message::Hello { version, schema } = hello else { return Err(unexpected(&hello)) };
         if (version, schema) != (VERSION, self.schema) {
             return Err(io::Error::other(format!(
@@ -129,11 +132,11 @@ impl Handover {
         let names = self.sockets.iter().map(|socket| socket.name().to_owned()).collect();
         let sockets: Vec<BorrowedFd<'_>> = self.sockets.iter().map(ListeningSocket::socket).collect();
         peer.say(&Message::Sockets { names }, &sockets)?;
-        peer.expect(Message::Ready, READY_TIMEOUT).await?;
-        alone.begin();
+        expect(&Message::Ready, peer.hear().await?)?;
+        gateway.not_alone();
         let result = give_way(peer).await;
         if result.is_err() {
-            alone.end(Some(Vec::new()));
+            gateway.alone(Some(Duration::ZERO));
         }
         result
     }
@@ -142,14 +145,7 @@ impl Handover {
 /// Lets the successor accept, and waits until it does.
 async fn give_way(peer: &PeerConnection) -> io::Result<()> {
     peer.say(&Message::Yours, &[])?;
-    match peer.expect(Message::Accepting, MESSAGE_TIMEOUT).await {
-        Err(late) if late.kind() == io::ErrorKind::TimedOut => {
-            // It cannot send the message any more, and may have sent it just now.
-            peer.end_receiving()?;
-            peer.expect(Message::Accepting, MESSAGE_TIMEOUT).await.map_err(|_| late)
-        }
-        result => result,
-    }
+    expect(&Message::Accepting, peer.hear().await?)
 }
 
 impl HandoverTask {
@@ -174,43 +170,10 @@ impl HandoverTask {
     }
 
     /// Tells the successor, if there is one, that it is alone.
-    pub(super) fn done(&mut self, unsettled: Option<Vec<usize>>) {
+    /// `unsettled_for`: how long writes of unknown outcome may take effect.
+    pub(super) fn done(&mut self, unsettled_for: Duration) {
         if let Some(successor) = self.successor.take() {
-            let _ = successor.say(&Message::Done { unsettled }, &[]); // it may have ended
+            let _ = successor.say(&Message::Done { unsettled_for }, &[]); // it may have ended
         }
     }
-}
-
-async fn accept(listener: &HandoverListener) -> Option<PeerConnection> {
-    match listener.accept().await {
-        Ok(peer) => Some(peer),
-        Err(error) => {
-            tracing::warn!(%error, path = %listener.path().display(), "cannot accept a connection at server.handover");
-            tokio::time::sleep(ACCEPT_RETRY).await;
-            None
-        }
-    }
-}
-
-/// Waits for this, and refuses every process that connects meanwhile.
-async fn or_refuse<T>(wait: impl Future<Output = T>, listener: &HandoverListener, why: &str) -> T {
-    tokio::select! {
-        result = wait => result,
-        never = refuse_others(listener, why) => match never {},
-    }
-}
-
-/// Refuses every process that connects, for ever.
-async fn refuse_others(listener: &HandoverListener, why: &str) -> Infallible {
-    loop {
-        let Some(peer) = accept(listener).await else { continue };
-        // Its message is read first: closing a connection with unread data is reported before the refusal.
-        if peer.hear(MESSAGE_TIMEOUT).await.is_ok() {
-            refuse(&peer, why);
-        }
-    }
-}
-
-fn refuse(peer: &PeerConnection, why: &str) {
-    let _ = peer.say(&Message::Refused { why: why.to_owned() }, &[]); // it may have ended
 }

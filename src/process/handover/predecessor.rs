@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::PeerConnection;
-use super::message::{MESSAGE_TIMEOUT, Message, VERSION, has_ended, unexpected};
+use super::message::{Message, VERSION, expect, unexpected};
 use crate::edge::ListeningSocket;
 use crate::process::ProcessError;
 
@@ -24,7 +24,7 @@ impl Predecessor {
         let result = async {
             let Some(peer) = PeerConnection::connect(path)? else { return Ok(None) };
             peer.say(&Message::Hello { version: VERSION, schema }, &[])?;
-            match peer.hear(MESSAGE_TIMEOUT).await? {
+            match peer.hear_soon().await? {
                 (Message::Sockets { names }, sockets) if names.len() == sockets.len() => {
                     let named = names.into_iter().zip(sockets);
                     let sockets = named.map(|(name, socket)| ListeningSocket::new(name, socket));
@@ -54,39 +54,32 @@ impl Predecessor {
     pub(in crate::process) async fn take_over(&self) -> Result<(), ProcessError> {
         let result = async {
             self.0.say(&Message::Ready, &[])?;
-            self.0.expect(Message::Yours, MESSAGE_TIMEOUT).await?;
+            expect(&Message::Yours, self.0.hear_soon().await?)?;
             self.0.say(&Message::Accepting, &[])
         };
-        let result = match result.await {
-            Err(error) if has_ended(&error) => self.refusal().await.map_or(Ok(()), Err),
-            result => result,
-        };
-        result.map_err(|error| ProcessError::Failed(format!("process {} did not hand over: {error}", self.pid())))
-    }
-
-    /// The refusal that the predecessor sent before it closed the connection. If it sent none, it has ended.
-    async fn refusal(&self) -> Option<io::Error> {
-        // A connection that was closed with unread data reports that first, and then what was sent.
-        for _ in 0..2 {
-            if let Err(error) = self.0.hear(MESSAGE_TIMEOUT).await
-                && !has_ended(&error)
-            {
-                return Some(error);
+        match result.await {
+            Err(error) if !has_ended(&error) => {
+                Err(ProcessError::Failed(format!("process {} did not hand over: {error}", self.pid())))
             }
+            _ => Ok(()),
         }
-        None
     }
 
-    /// Waits until the predecessor sends no write any more. The gate's numbers of the members whose write there may
-    /// still take effect;
-    /// `None`: nobody knows which ones, as where it has ended without a word.
-    pub(super) async fn done(&self) -> Option<Vec<usize>> {
-        let error = match self.0.hear(Duration::MAX).await {
-            Ok((Message::Done { unsettled }, _)) => return unsettled,
+    /// Waits until the predecessor sends no write any more, and returns how long its writes of unknown outcome may still
+    /// take effect; `None`: nobody knows, as where it has ended without a word.
+    pub(super) async fn done(&self) -> Option<Duration> {
+        let error = match self.0.hear().await {
+            Ok((Message::Done { unsettled_for }, _)) => return Some(unsettled_for),
             Ok((other, _)) => unexpected(&other),
             Err(error) => error,
         };
         tracing::warn!(from = self.pid(), %error, "the predecessor has ended without a word of its writes");
         None
     }
+}
+
+/// Whether the connection ended because the other process did. One that serves on says so before it closes it.
+fn has_ended(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)
 }

@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
-    listen, recvmsg, sendmsg, shutdown, socket_with,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
+    recvmsg, sendmsg, socket_with,
 };
 use tempfile::TempPath;
 use tokio::io::Interest;
@@ -24,7 +24,7 @@ use tokio::net::UnixStream;
 
 use crate::config::HANDOVER_SUFFIX;
 
-/// Largest message. The longest one names 1,024 members by 5 digits each, or 253 sockets by their paths.
+/// Largest message. The longest one names 253 sockets by their paths.
 const MAX_MESSAGE: usize = 64 * 1024;
 
 /// The most sockets that the kernel passes with one message.
@@ -163,11 +163,6 @@ impl PeerConnection {
         };
         self.socket.async_io(Interest::READABLE, receive).await
     }
-
-    /// Lets the other process send nothing more. What it has sent already can still be received, before the end.
-    pub fn end_receiving(&self) -> io::Result<()> {
-        Ok(shutdown(&self.socket, Shutdown::Read)?)
-    }
 }
 
 fn unconnected() -> io::Result<OwnedFd> {
@@ -223,20 +218,6 @@ mod tests {
         assert!(receiver.receive().await.unwrap().is_none());
         let no_listener = receiver.socket.as_fd().try_clone_to_owned().unwrap();
         assert!(ListeningSocket::new("x".into(), no_listener).is_err());
-    }
-
-    #[tokio::test]
-    async fn what_was_sent_before_the_end_of_receiving_is_received_and_nothing_after_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let (sender, receiver) = pair(folder.path()).await;
-        sender.send(b"in time", &[]).unwrap();
-        receiver.end_receiving().unwrap();
-        assert_eq!(sender.send(b"late", &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
-        assert_eq!(receiver.receive().await.unwrap().unwrap().0, b"in time");
-        assert!(receiver.receive().await.unwrap().is_none());
-        receiver.send(b"refused", &[]).unwrap();
-        drop(receiver);
-        assert_eq!(sender.receive().await.unwrap().unwrap().0, b"refused");
     }
 
     #[tokio::test]

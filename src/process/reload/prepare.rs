@@ -62,7 +62,7 @@ impl Needs {
             prepared.origin = Some(origin);
         }
         if let Some(store) = self.store {
-            let keys = timeout(KEYS_TIMEOUT, gateway.follower.load_keys(Some(KeySource::Store(store)))).await;
+            let keys = timeout(KEYS_TIMEOUT, gateway.load_keys(Some(KeySource::Store(store)))).await;
             let keys = keys.unwrap_or_else(|_| Err("the store takes too long".to_owned()));
             let keys = keys.map_err(|why| format!("keys.source: the store's keys cannot be read: {why}"))?;
             prepared.keys = Some(keys);
