@@ -82,7 +82,7 @@ async fn guarantee_6_nodes_together_let_through_burst_plus_rate_times_t_though_t
     };
     assert_eq!(value("guildgate_redis_up"), 1.0);
     let questions = value(r#"guildgate_redis_questions_total{result="answered"}"#);
-    assert!(questions * 2.0 < f64::from(seen[1]), "a flood costs Redis little: {questions} questions for {seen:?}");
+    assert!(questions < f64::from(seen[1]), "a flood costs Redis little: {questions} questions for {seen:?}");
     let names = |text: &str, is_end: fn(char) -> bool| -> BTreeSet<String> {
         let all = text.split(is_end).map(str::to_owned);
         all.filter(|name| name.starts_with("guildgate_redis_") || name.starts_with("guildgate_cluster_")).collect()
