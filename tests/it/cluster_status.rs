@@ -52,7 +52,7 @@ async fn each_node_is_shown_with_its_name_configuration_and_how_far_it_hears_the
     let redis = Redis::start(&[]).await;
     let (here, there) = two_nodes(&redis).await;
     for gate in [&here, &there] {
-        says(gate, 0, &["edge-1", "edge-2", "2 nodes", "serving", &format!("Redis at {}/0 (version", redis.url())])
+        says(gate, 0, &["edge-1", "edge-2", "2 nodes", "serving", &format!("Redis at {} (version", redis.url())])
             .await;
     }
     let connected = |age: &Value| age.as_u64().is_some_and(|age| age < 950);
@@ -182,7 +182,7 @@ async fn where_redis_is_away_or_not_set_the_command_ends_with_2_and_says_so() {
     let mut redis = Redis::start(&[]).await;
     let here = node(&redis.url()).start().await;
     redis.kill_hard();
-    let address = format!("Redis at {}/0 cannot be used", redis.url());
+    let address = format!("Redis at {} cannot be used", redis.url());
     status(&here).failed(2).names(&["gateway.toml", "cluster.redis", &address]);
     here.has_said("is away; until it answers").await;
     let warnings = here.admin().await.get("/api/cluster").await.is(200)["warnings"].clone();

@@ -289,7 +289,7 @@ async fn other_limits_are_tried_on_the_recorded_decisions() {
     for (bad, words) in [
         ("rate=0%2Fs&burst=5", "rate"),
         ("rate=1%2Fs&burst=0", "standard.burst"),
-        ("rate=1%2Fs&burst=x", "standard.burst: must be a whole number"),
+        ("rate=1%2Fs&burst=x", "standard.burst: is of type string"),
         ("rate=%3Cb%3E&burst=1", "rate"),
         ("rate=foo&burst=0", "is not a rate"),
         ("rate=foo&burst=0", "standard.burst"),
