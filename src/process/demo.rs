@@ -71,7 +71,7 @@ impl Demo {
         let key = KeyRecord {
             id: "k_demo".into(),
             name: "demo".into(),
-            guild: GUILD.parse().map_err(|e| ProcessError::Failed(format!("{e}")))?,
+            guild: GUILD.parse().map_err(|e: &str| ProcessError::Failed(e.to_owned()))?,
             digest: self.key.digest(),
             tier: None,
             scope: Scope::Write,

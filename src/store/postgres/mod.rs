@@ -169,6 +169,7 @@ impl PgConn {
         let mut conn =
             PgConn { client, runtime, statements, deadline, location, feed_position: None, is_broken: false };
         conn.set_up(longest)?;
+        conn.deadline = Instant::now() + CONNECT; // of the next statements, unless they have their own
         Ok(conn)
     }
 
