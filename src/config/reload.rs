@@ -4,7 +4,7 @@
 use std::mem::{discriminant, replace};
 use std::sync::Arc;
 
-use super::{Admin, Config, Keys, Limits, Tier};
+use super::{Admin, Config, Limits, Tier};
 
 /// A configuration that can replace the one in force without a restart.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Config {
         if discriminant(&self.origin.kind) != discriminant(&next.origin.kind) {
             kept.keep("origin.kind", &self.origin.kind, &mut next.origin.kind);
         }
-        if !self.keys.may_become(&next.keys, has_store) {
+        if discriminant(&self.keys) != discriminant(&next.keys) {
             kept.keep("keys.source", &self.keys, &mut next.keys);
         }
         if !has_store {
@@ -65,20 +65,6 @@ impl Config {
         ];
         let changed = sections.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect();
         Reloaded { config: next, changed, after_restart: kept.0 }
-    }
-}
-
-impl Keys {
-    /// Whether `next` can replace this source of keys while running. Keys learned from the origin would be lost, and a
-    /// store is opened only at the start.
-    fn may_become(&self, next: &Keys, has_store: bool) -> bool {
-        match (self, next) {
-            (Keys::Origin { .. }, Keys::Origin { .. }) | (Keys::Store | Keys::File(_), Keys::File(_)) => true,
-            (Keys::Store | Keys::File(_), Keys::Store) => has_store,
-            (Keys::Origin { .. }, Keys::Store | Keys::File(_)) | (Keys::Store | Keys::File(_), Keys::Origin { .. }) => {
-                false
-            }
-        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::logs::Logs;
 use crate::clock::Clock;
@@ -20,9 +20,6 @@ use crate::store::Store;
 use crate::tls::ends_soon;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// How long a process that ends waits for Redis to know.
-const LEAVE_WITHIN: Duration = Duration::from_millis(500);
 
 /// How long the access log, the audit log and the decision record may take to be written after a defect, and how long the
 /// process log after them: the process ends within a second.
@@ -56,64 +53,36 @@ pub(super) async fn warn_of_ends(tls: Option<Arc<Tls>>, admin: Option<i64>, cloc
     }
 }
 
-/// What the gateway's background tasks have to do before the process ends.
-#[derive(Debug)]
-pub(super) struct BackgroundTasks {
-    store: Option<Arc<Store>>,
-    /// Whether the other nodes know that this one has left; `None`: there are no others.
-    left: Option<oneshot::Receiver<()>>,
-}
-
-impl BackgroundTasks {
-    /// Starts the tasks that need the store, and those that share limits with other nodes and hear of their writes.
-    pub(super) fn start(
-        gateway: &Arc<Gateway>,
-        logs: &Logs,
-        store: Option<Arc<Store>>,
-        limits: Option<Arc<SharedLimits>>,
-        stream: Option<RedisStream>,
-    ) -> Self {
-        if let Some(store) = &store {
-            let (writes, follows, flushes) =
-                (store.clone(), (gateway.clone(), store.clone()), (gateway.clone(), store.clone()));
-            supervise("the thread that writes to the store", logs, async move { writes.writer_ended().await });
-            supervise("the task that follows the store's changes", logs, async move {
-                follows.0.follower.follow(&follows.1).await;
-            });
-            supervise("the task that keeps the counts of keys", logs, async move {
-                flushes.0.usage_flush.run(&flushes.1).await;
-            });
-        }
-        if let Some(stream) = stream {
-            let gateway = gateway.clone();
-            supervise("the task that hears of other nodes' writes", logs, async move {
-                gateway.follow_peers(&stream).await;
-            });
-        }
-        let left = limits.map(|limits| {
-            let ((leaves, left), gateway) = (oneshot::channel(), gateway.clone());
-            supervise("the task that shares limits with other nodes", logs, async move {
-                limits.run(|| gateway.node_report()).await;
-                let _ = leaves.send(()); // nobody waits for it after its time
-                pending().await
-            });
-            left
-        });
-        BackgroundTasks { store, left }
+/// Starts the tasks that need the store, and those that share limits with other nodes and hear of their writes. Returns what
+/// is received once the other nodes know that this one has left; `None`: there are no others.
+pub(super) fn start_tasks(
+    gateway: &Arc<Gateway>,
+    logs: &Logs,
+    store: Option<&Arc<Store>>,
+    limits: Option<Arc<SharedLimits>>,
+    stream: Option<RedisStream>,
+) -> Option<oneshot::Receiver<()>> {
+    if let Some(store) = store {
+        let (gateway, store) = (|| gateway.clone(), || store.clone());
+        let writes = store();
+        supervise("the thread that writes to the store", logs, async move { writes.writer_ended().await });
+        let (follows, followed) = (gateway(), store());
+        let follow = async move { follows.follower.follow(&followed).await };
+        supervise("the task that follows the store's changes", logs, follow);
+        let (flushes, store) = (gateway(), store());
+        let flush = async move { flushes.usage_flush.run(&store).await };
+        supervise("the task that keeps the counts of keys", logs, flush);
     }
-
-    /// Tells the other nodes that this process stops, and writes the last counts of keys to the store within `limit`.
-    pub(super) async fn finish(self, gateway: &Gateway, limit: Duration) {
-        // Where a write is still under way, the others are to take this node for one that ended without a word.
-        if let (Some(peers), true) = (gateway.peers(), gateway.alone.end_writes()) {
-            peers.bus.leave().await;
-        }
-        if let Some(store) = &self.store {
-            gateway.usage_flush.finish(store, limit).await;
-        }
-        if let (Some(left), Some(limits)) = (self.left, gateway.shared_limits()) {
-            limits.set_state(None);
-            let _ = timeout(LEAVE_WITHIN, left).await; // the others hear no more of it in any case
-        }
+    if let Some(stream) = stream {
+        let gateway = gateway.clone();
+        let hear = async move { gateway.follow_peers(&stream).await };
+        supervise("the task that hears of other nodes' writes", logs, hear);
     }
+    let (limits, gateway, (leaves, left)) = (limits?, gateway.clone(), oneshot::channel());
+    supervise("the task that shares limits with other nodes", logs, async move {
+        limits.run(|| gateway.node_report()).await;
+        let _ = leaves.send(()); // nobody waits for it after its time
+        pending().await
+    });
+    Some(left)
 }

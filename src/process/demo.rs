@@ -1,7 +1,6 @@
 //! `serve --demo`: a gateway with settings of its own, whatever the configuration says: on loopback, with a temporary
 //! store that is filled here and removed at the end. Explains how to try it.
 
-use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 
 use tempfile::TempDir;
@@ -9,7 +8,6 @@ use tempfile::TempDir;
 use super::ProcessError;
 use crate::clock::Clock;
 use crate::config::{self, Loaded};
-use crate::edge::ListeningSocket;
 use crate::keys::ApiKey;
 use crate::model::Scope;
 use crate::store::{KeyRecord, Mode, Store};
@@ -46,22 +44,18 @@ impl Demo {
         Ok(Demo { key: ApiKey::generate().map_err(ProcessError::Failed)?, folder })
     }
 
-    /// Its gateway.toml, and the sockets that this names. Relative paths, the defaults of `origin.store` and `admin.token`
-    /// among them, are in its folder.
-    pub(super) fn settings(&self) -> Result<(Loaded, Vec<ListeningSocket>), ProcessError> {
-        let failed = |e: io::Error| ProcessError::Failed(format!("the demo finds no port: {e}"));
+    /// Its gateway.toml. Relative paths, the defaults of `origin.store` and `admin.token` among them, are in its folder.
+    pub(super) fn settings(&self) -> Result<Loaded, ProcessError> {
         // It starts on any free port rather than not at all.
-        let bind = |port| {
-            let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
-            let socket = bound.or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
-            let address = socket.local_addr()?.to_string();
-            Ok((address.clone(), ListeningSocket::new(address, socket.into())?))
-        };
-        let (callers, for_callers) = bind(8080).map_err(failed)?;
-        let (admins, for_admins) = bind(9180).map_err(failed)?;
-        let text = format!("server.listen = [\"{callers}\"]\norigin.kind = \"builtin\"\nadmin.listen = \"{admins}\"\n");
+        let [callers, admins] = [8080, 9180].map(|port| match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            Ok(_) => port,
+            Err(_) => 0,
+        });
+        let text = format!(
+            "server.listen = [\"127.0.0.1:{callers}\"]\norigin.kind = \"builtin\"\nadmin.listen = \"127.0.0.1:{admins}\"\n"
+        );
         let loaded = config::load_str(&text, self.folder.path(), "the demo's settings");
-        Ok((loaded.map_err(|faults| ProcessError::Unusable(faults.to_string()))?, vec![for_callers, for_admins]))
+        loaded.map_err(|faults| ProcessError::Unusable(faults.to_string()))
     }
 
     /// Puts one guild, its key, members, warns and reviews into the store.
@@ -88,7 +82,7 @@ impl Demo {
         let key = self.key.reveal();
         format!(
             "This server has a temporary guild, which is removed when you press Ctrl-C. Its key:\n\n{key}\n\nRead a member's \
-             points:\n\ncurl -d memberID={ADA} -H 'Authorization: {key}' {url}/getPoints\n"
+             points:\n\ncurl -d memberID={ADA} -H 'Authorization: {key}' {url}/getPoints\n\n"
         )
     }
 }

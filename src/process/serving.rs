@@ -1,20 +1,48 @@
-//! The second stage of a process: it serves until there is a reason to end.
+//! A process that serves: it accepts until there is a reason to end. Then it accepts no more connections, finishes the
+//! requests under way, and writes what only this process knows to the store and the logs.
 
 use std::future::pending;
+use std::io::{self, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::background::BackgroundTasks;
-use super::draining::Draining;
+use super::background::supervise;
+use super::demo::Demo;
 use super::handover::HandoverTask;
 use super::logs::Logs;
 use super::signals::StopSignals;
-use super::systemd;
+use super::startup::listeners_failed;
+use super::{ProcessError, systemd};
 use crate::admin::{AdminThread, ProcessState};
 use crate::cluster::NodeState;
 use crate::edge::Server;
 use crate::gateway::Gateway;
+use crate::store::Store;
+use crate::telemetry::{self, CLOSE_TIMEOUT};
+
+/// How long idle connections stay open in a drain. Meanwhile a request that is on its way arrives, and its answer
+/// announces the end of the connection.
+const IDLE_TIME: Duration = Duration::from_secs(1);
+
+/// How long after that a write may still begin, which came just before its connection was closed.
+const LAST_WRITES: Duration = Duration::from_millis(100);
+
+/// How long a process that has handed over keeps the record of decisions open: until connections in use have had their
+/// last answer. The successor holds its own decisions in memory meanwhile.
+const RECORD_AFTER_HANDOVER: Duration = Duration::from_millis(500);
+
+/// How long the last counts of keys may take to be written, within `server.drain_timeout`: longer than the 2 s for
+/// which a write waits for another process's lock.
+const LAST_COUNTS: Duration = Duration::from_millis(2500);
+
+/// The time that they are given in any case.
+const LAST_COUNTS_AT_LEAST: Duration = Duration::from_millis(500);
+
+/// How long a process that ends waits for Redis to know.
+const LEAVE_WITHIN: Duration = Duration::from_millis(500);
 
 /// Why a process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,26 +54,66 @@ pub(super) enum StopReason {
     },
 }
 
-/// A process that has printed its ready lines.
+/// A process whose parts are built and whose addresses are its own.
 pub(super) struct Serving {
     pub(super) gateway: Arc<Gateway>,
+    pub(super) store: Option<Arc<Store>>,
     pub(super) server: Server,
     pub(super) logs: Logs,
-    pub(super) background: BackgroundTasks,
     pub(super) handover: Option<HandoverTask>,
-    /// The admin listener, if it is on, and what it is told.
-    pub(super) admin: (Option<AdminThread>, Arc<ProcessState>),
+    /// The admin listener, if it is on.
+    pub(super) admin: Option<AdminThread>,
+    pub(super) state: Arc<ProcessState>,
+    /// Whether the other nodes know that this one has left; `None`: there are no others.
+    pub(super) left: Option<oneshot::Receiver<()>>,
 }
 
 impl Serving {
-    /// Serves until there is a reason to end, and after a stop signal for `server.drain_delay` more.
-    pub(super) async fn run(mut self, mut stop_signals: StopSignals) -> Draining {
+    /// Accepts connections, and says so.
+    pub(super) async fn accept(&mut self, urls: &[String], demo: Option<&Demo>) -> Result<(), ProcessError> {
+        if !self.server.accept().await {
+            return Err(listeners_failed());
+        }
+        supervise("a listener for callers", &self.logs, self.server.failed());
+        self.set_node_state(NodeState::Serving);
+        self.print_ready(urls, demo);
+        systemd::notify("READY=1\n");
+        tokio::spawn(systemd::notify_watchdog());
+        Ok(())
+    }
+
+    /// Prints a line for each address, and how to try the demo. A thread of its own does so, because a stderr that nobody
+    /// reads must delay neither a hand-over nor a stop. Callers are served already, so a failure ends nothing.
+    fn print_ready(&self, urls: &[String], demo: Option<&Demo>) {
+        let json = self.gateway.state().config.log.is_json();
+        let line = |url: &String| match json {
+            true => telemetry::ready_as_json(url, self.gateway.clock().unix_ms()),
+            false => format!("ready: {url}\n"),
+        };
+        let ready: String = urls.iter().map(line).collect();
+        let instructions = demo.zip(urls.first()).map(|(demo, url)| demo.instructions(url)).unwrap_or_default();
+        let print = move || {
+            // Errors are ignored: if the output is closed, nobody reads it.
+            let _ = io::stderr().write_all(ready.as_bytes());
+            let _ = io::stdout().write_all(instructions.as_bytes());
+        };
+        if let Err(error) = std::thread::Builder::new().spawn(print) {
+            tracing::warn!(%error, "cannot start a thread to print the addresses");
+        }
+    }
+
+    fn set_node_state(&self, state: NodeState) {
+        self.gateway.shared_limits().inspect(|limits| limits.set_state(Some(state)));
+    }
+
+    /// Serves until there is a reason to end, and after a stop signal for `server.drain_delay` more. Then it drains.
+    pub(super) async fn run(mut self, mut stop_signals: StopSignals) {
         let mut reason = self.stop_reason(&mut stop_signals).await;
-        self.admin.1.begin_drain();
-        self.gateway.shared_limits().inspect(|limits| limits.set_state(Some(NodeState::Draining)));
+        self.state.begin_drain();
+        self.set_node_state(NodeState::Draining);
         let delay = self.gateway.state().config.server.drain_delay;
         if reason == StopReason::Signal {
-            systemd::stopping();
+            systemd::notify("STOPPING=1\n");
             if !delay.is_zero() {
                 self.server.delay_drain();
                 let delay_ms = delay.as_millis();
@@ -64,11 +132,11 @@ impl Serving {
                 tracing::info!(connections, "stopping: finishing the requests under way");
             }
             StopReason::HandedOver { to } => {
-                self.admin.0.iter().for_each(AdminThread::close); // the other process needs the address
+                self.admin.iter().for_each(AdminThread::close); // the other process needs the address
                 tracing::info!(to, connections, "handed over: finishing the requests under way");
             }
         }
-        Draining { reason, process: self, stop_signals }
+        self.drain(reason != StopReason::Signal, stop_signals).await;
     }
 
     /// Waits for a reason to end.
@@ -86,5 +154,67 @@ impl Serving {
             reason = handed_over => reason,
             () = stop_signals.recv() => StopReason::Signal,
         }
+    }
+
+    /// Finishes what is under way, within `server.drain_timeout` or until another stop signal.
+    async fn drain(mut self, handed_over: bool, mut stop_signals: StopSignals) {
+        let mut handover = self.handover.take().filter(|_| handed_over);
+        let deadline = Instant::now() + self.gateway.state().config.server.drain_timeout;
+        self.server.begin_drain(handed_over);
+        let another_stop = async {
+            // Whoever stops the service signals a process that has handed over as well, which changes nothing.
+            if handed_over {
+                stop_signals.recv().await;
+            }
+            stop_signals.recv().await;
+        };
+        let cut = tokio::select! {
+            biased;
+            () = self.server.ended() => None,
+            () = another_stop => Some("another stop signal"),
+            () = sleep_until(deadline) => Some("server.drain_timeout has passed"),
+            () = self.take_steps(handover.as_mut()) => None,
+        };
+        if let Some(why) = cut {
+            tracing::warn!(connections = self.server.connections(), "{why}; these connections are cut");
+        }
+        let (gateway, writes_ended) = (&self.gateway, self.gateway.alone.end_writes());
+        if let Some(handover) = handover.as_mut().filter(|_| writes_ended) {
+            handover.done(gateway.alone.unsettled());
+        }
+        // Where a write is still under way, the others are to take this node for one that ended without a word.
+        if let Some(peers) = gateway.peers().filter(|_| writes_ended) {
+            peers.bus.leave().await;
+        }
+        if let Some(store) = &self.store {
+            let left = deadline.saturating_duration_since(Instant::now());
+            gateway.usage_flush.finish(store, left.clamp(LAST_COUNTS_AT_LEAST, LAST_COUNTS)).await;
+        }
+        if let (Some(left), Some(limits)) = (self.left, gateway.shared_limits()) {
+            limits.set_state(None);
+            let _ = timeout(LEAVE_WITHIN, left).await; // the others hear no more of it in any case
+        }
+        if let Some(admin) = self.admin {
+            admin.stop().await;
+        }
+        self.logs.close(CLOSE_TIMEOUT);
+    }
+
+    /// Takes the steps of a drain, each at its time, and then waits for ever. `handover`: that to the process that has taken
+    /// over.
+    async fn take_steps(&self, handover: Option<&mut HandoverTask>) {
+        let close_idle_at = Instant::now() + IDLE_TIME;
+        if let (Some(record), Some(_)) = (&self.logs.decisions, &handover) {
+            sleep(RECORD_AFTER_HANDOVER).await;
+            record.begin_close(); // later decisions of this process are not recorded
+        }
+        sleep_until(close_idle_at).await;
+        self.server.close_idle();
+        sleep(LAST_WRITES).await;
+        if let Some(handover) = handover {
+            self.gateway.alone.writes_ended().await;
+            handover.done(self.gateway.alone.unsettled());
+        }
+        pending().await
     }
 }

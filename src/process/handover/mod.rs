@@ -40,7 +40,8 @@ use message::{MESSAGE_TIMEOUT, Message, READY_TIMEOUT, VERSION, unexpected};
 pub(super) use predecessor::Predecessor;
 pub use socket::{HandoverListener, PeerConnection, Received};
 
-use super::{ProcessError, StopReason, systemd};
+use super::serving::StopReason;
+use super::{ProcessError, systemd};
 use crate::edge::ListeningSocket;
 use crate::gateway::{Alone, Gateway};
 
