@@ -91,10 +91,9 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
     // Looked at before it is read, so that no later change is missed.
     let file = config_path.as_deref().unwrap_or(Path::new(config::DEFAULT_FILE)).to_owned();
     let before = reload::look([file.clone()]);
-    let demo = demo.then(Demo::prepare).transpose()?;
-    let loaded = match &demo {
-        Some(demo) => demo.settings()?,
-        None => config::load(config_path.as_deref())?,
+    let (loaded, demo) = match demo {
+        true => runtime.block_on(Demo::prepare()).map(|(loaded, demo)| (loaded, Some(demo)))?,
+        false => (config::load(config_path.as_deref())?, None),
     };
     let json = loaded.config.log.is_json();
     let log = Arc::new(telemetry::init(&loaded.config.log));
@@ -108,7 +107,7 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
         inputs.warnings(&loaded.config).iter().for_each(|warning| tracing::warn!("{warning}"));
         // Until the start is done, a stop signal ends the process at once.
         let mut stop_signals = StopSignals::register()?;
-        let start = startup::start((file, looked), loaded, inputs, demo.as_ref(), log.clone(), open_files);
+        let start = startup::start((file, looked), loaded, inputs, demo.is_some(), log.clone(), open_files);
         let (mut serving, urls, reloader) = tokio::select! {
             biased;
             () = stop_signals.recv() => return Ok(()),

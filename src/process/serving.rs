@@ -6,7 +6,9 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::OptionFuture;
 use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::background::supervise;
@@ -44,16 +46,6 @@ const LAST_COUNTS_AT_LEAST: Duration = Duration::from_millis(500);
 /// How long a process that ends waits for Redis to know.
 const LEAVE_WITHIN: Duration = Duration::from_millis(500);
 
-/// Why a process ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StopReason {
-    Signal,
-    /// Another process has taken over, and serves the addresses.
-    HandedOver {
-        to: i32,
-    },
-}
-
 /// A process whose parts are built and whose addresses are its own.
 pub(super) struct Serving {
     pub(super) gateway: Arc<Gateway>,
@@ -82,8 +74,8 @@ impl Serving {
         Ok(())
     }
 
-    /// Prints a line for each address, and how to try the demo. A thread of its own does so, because a stderr that nobody
-    /// reads must delay neither a hand-over nor a stop. Callers are served already, so a failure ends nothing.
+    /// Prints a line for each address, and how to try the demo. On another thread, because a stderr that nobody reads
+    /// must delay neither a hand-over nor a stop.
     fn print_ready(&self, urls: &[String], demo: Option<&Demo>) {
         let json = self.gateway.state().config.log.is_json();
         let line = |url: &String| match json {
@@ -92,14 +84,11 @@ impl Serving {
         };
         let ready: String = urls.iter().map(line).collect();
         let instructions = demo.zip(urls.first()).map(|(demo, url)| demo.instructions(url)).unwrap_or_default();
-        let print = move || {
+        spawn_blocking(move || {
             // Errors are ignored: if the output is closed, nobody reads it.
             let _ = io::stderr().write_all(ready.as_bytes());
             let _ = io::stdout().write_all(instructions.as_bytes());
-        };
-        if let Err(error) = std::thread::Builder::new().spawn(print) {
-            tracing::warn!(%error, "cannot start a thread to print the addresses");
-        }
+        });
     }
 
     fn set_node_state(&self, state: NodeState) {
@@ -108,22 +97,22 @@ impl Serving {
 
     /// Serves until there is a reason to end, and after a stop signal for `server.drain_delay` more. Then it drains.
     pub(super) async fn run(mut self, mut stop_signals: StopSignals) {
-        let mut reason = self.stop_reason(&mut stop_signals).await;
+        let mut successor = self.end(&mut stop_signals).await;
         self.state.begin_drain();
         self.set_node_state(NodeState::Draining);
         let delay = self.gateway.state().config.server.drain_delay;
-        if reason == StopReason::Signal {
+        if successor.is_none() {
             systemd::notify("STOPPING=1\n");
             if !delay.is_zero() {
                 self.server.delay_drain();
                 let delay_ms = delay.as_millis();
                 tracing::info!(delay_ms, "stopping after server.drain_delay; until then the health path answers 503");
-                reason = timeout(delay, self.stop_reason(&mut stop_signals)).await.unwrap_or(StopReason::Signal);
+                successor = timeout(delay, self.end(&mut stop_signals)).await.unwrap_or_default();
             }
         }
         let connections = self.server.connections();
-        match reason {
-            StopReason::Signal => {
+        match successor {
+            None => {
                 if let Some(handover) = &mut self.handover {
                     // A successor that is amid a hand-over serves from now on, while this process drains.
                     self.gateway.alone.begin();
@@ -131,28 +120,21 @@ impl Serving {
                 }
                 tracing::info!(connections, "stopping: finishing the requests under way");
             }
-            StopReason::HandedOver { to } => {
+            Some(to) => {
                 self.admin.iter().for_each(AdminThread::close); // the other process needs the address
                 tracing::info!(to, connections, "handed over: finishing the requests under way");
             }
         }
-        self.drain(reason != StopReason::Signal, stop_signals).await;
+        self.drain(successor.is_some(), stop_signals).await;
     }
 
-    /// Waits for a reason to end.
-    async fn stop_reason(&mut self, stop_signals: &mut StopSignals) -> StopReason {
-        let handover = &mut self.handover;
-        let handed_over = async {
-            match handover {
-                Some(handover) => handover.ended().await,
-                None => pending().await,
-            }
-        };
+    /// Waits for a reason to end: the id of the process that serves the addresses now, or `None` for a stop signal. A process
+    /// that has handed over is not taken for one that was stopped.
+    async fn end(&mut self, stop_signals: &mut StopSignals) -> Option<i32> {
         tokio::select! {
-            // A process that has handed over is not taken for one that was stopped.
             biased;
-            reason = handed_over => reason,
-            () = stop_signals.recv() => StopReason::Signal,
+            Some(to) = OptionFuture::from(self.handover.as_mut().map(HandoverTask::ended)) => Some(to),
+            () = stop_signals.recv() => None,
         }
     }
 

@@ -39,22 +39,19 @@ pub(super) fn listen(kind: SignalKind) -> Result<Signal, ProcessError> {
 }
 
 /// SIGTERM and SIGINT.
-pub(super) struct StopSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
+pub(super) struct StopSignals(Signal, Signal);
 
 impl StopSignals {
     /// Registers both, from now on.
     pub(super) fn register() -> Result<Self, ProcessError> {
-        Ok(StopSignals { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+        Ok(StopSignals(listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?))
     }
 
     /// Waits for one of them.
     pub(super) async fn recv(&mut self) {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = self.0.recv() => {}
+            _ = self.1.recv() => {}
         }
     }
 }

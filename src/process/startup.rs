@@ -11,7 +11,6 @@ use tokio::time::timeout;
 
 use super::ProcessError;
 use super::background::{start_tasks, warn_of_ends};
-use super::demo::Demo;
 use super::handover::{Handover, Predecessor};
 use super::logs::Logs;
 use super::metrics::ProcessMetrics;
@@ -50,10 +49,11 @@ pub(super) async fn start(
     (file, looked): (PathBuf, States),
     loaded: Loaded,
     mut inputs: Inputs,
-    demo: Option<&Demo>,
+    is_demo: bool,
     log: Arc<ProcessLog>,
     open_files: u64,
 ) -> Result<(Serving, Vec<String>, Option<Reloader>), ProcessError> {
+    let loaded = Arc::new(loaded);
     let (config, threads, clock) = (&loaded.config, loaded.config.server.threads, Clock::system());
     let caller_files = caller_files(config, open_files);
     let tls = inputs.certificate.take().map(|certificate| Tls::new(certificate, threads).map(Arc::new)).transpose();
@@ -62,21 +62,13 @@ pub(super) async fn start(
     let admin_ends = admin_certificate.as_ref().and_then(Certificate::ends);
     let (predecessor, listeners, admin, handover) = open_sockets(&loaded, admin_certificate.is_some()).await?;
     tokio::spawn(warn_of_ends(tls.clone(), admin_ends, clock.clone()));
-    let store = open_store(config, demo).await?;
+    let store = open_store(config).await?;
     let logs = Logs::open(log, &config.log, predecessor.is_some(), &clock)?;
     let (gateway, left) = build_gateway(config.clone(), inputs, store.as_ref(), &logs, clock).await?;
     let urls = listeners.iter().map(|listener| listener.url().to_owned()).collect();
     let edge = Edge::new(gateway.clone(), tls.clone(), caller_files);
     let started = gateway.clock().unix();
-    let admin = match (admin, &config.admin.listener) {
-        (Some(listener), Some(settings)) => {
-            let tokens = Tokens::load(settings);
-            let tokens = tokens.map_err(|faults| ProcessError::Unusable(loaded.faults(&faults).to_string()))?;
-            Some((listener, tokens, settings.hosts.clone()))
-        }
-        _ => None,
-    };
-    let state = ProcessState::new(ConfigInForce { loaded: Arc::new(loaded), after_restart: Vec::new() }, started);
+    let state = ProcessState::new(ConfigInForce { loaded: loaded.clone(), after_restart: Vec::new() }, started);
     let metrics = Metrics::new(vec![
         Box::new(gateway.clone()),
         Box::new(EdgeMetrics::new(&edge)),
@@ -88,13 +80,18 @@ pub(super) async fn start(
         return Err(listeners_failed());
     }
     let (requests, receiver) = mpsc::channel(RELOADS);
-    let admin = admin.map(|(listener, tokens, hosts)| {
-        let (reload, audit) = (demo.is_none().then_some(requests), logs.audit.clone());
-        let shared = Shared::new(gateway.clone(), state.clone(), tokens, audit, reload, store.clone(), metrics);
-        AdminThread::start(shared, listener.socket.into(), hosts, admin_certificate)
-    });
-    let admin = admin.transpose();
-    let admin = admin.map_err(|e| ProcessError::Failed(format!("the admin listener cannot be started: {e}")))?;
+    let admin = match (admin, &config.admin.listener) {
+        (Some(listener), Some(settings)) => {
+            let tokens = Tokens::load(settings);
+            let tokens = tokens.map_err(|faults| ProcessError::Unusable(loaded.faults(&faults).to_string()))?;
+            let (reload, audit) = ((!is_demo).then_some(requests), logs.audit.clone());
+            let shared = Shared::new(gateway.clone(), state.clone(), tokens, audit, reload, store.clone(), metrics);
+            let hosts = settings.hosts.clone();
+            let thread = AdminThread::start(shared, listener.socket.into(), hosts, admin_certificate);
+            Some(thread.map_err(|e| ProcessError::Failed(format!("the admin listener cannot be started: {e}")))?)
+        }
+        _ => None,
+    };
     if let Some(predecessor) = &predecessor {
         take_over(predecessor, &gateway, looked.clone()).await?;
     }
@@ -102,7 +99,7 @@ pub(super) async fn start(
     let reloader = Reloader::new(gateway.clone(), store.clone(), tls, (file, looked), requests);
     let handover = handover.map(|handover| handover.start(predecessor, gateway.clone()));
     let serving = Serving { gateway, store, server, logs, handover, admin, state, left };
-    Ok((serving, urls, demo.is_none().then_some(reloader)))
+    Ok((serving, urls, (!is_demo).then_some(reloader)))
 }
 
 /// Takes over from the process that serves. It has in force what has changed in its files since `looked`, and goes on if this
@@ -221,7 +218,7 @@ fn caller_files(config: &Config, open_files: u64) -> CallerFiles {
 }
 
 /// Opens the store where it is needed. A tier's `daily` limit needs it too (contract section 3).
-async fn open_store(config: &Config, demo: Option<&Demo>) -> Result<Option<Arc<Store>>, ProcessError> {
+async fn open_store(config: &Config) -> Result<Option<Arc<Store>>, ProcessError> {
     if !config.needs_store() {
         return Ok(None);
     }
@@ -230,10 +227,8 @@ async fn open_store(config: &Config, demo: Option<&Demo>) -> Result<Option<Arc<S
         e if config.limits.counts_days() => ProcessError::Unusable(format!("a tier's `daily` needs the store: {e}")),
         e => e.into(),
     })?;
-    match demo {
-        Some(demo) => demo.fill(&store).await?,
-        None if store.is_new() => tracing::info!("made a new store at {}", store.location()),
-        None => {}
+    if store.is_new() {
+        tracing::info!("made a new store at {}", store.location());
     }
     Ok(Some(store))
 }

@@ -40,7 +40,6 @@ use message::{MESSAGE_TIMEOUT, Message, READY_TIMEOUT, VERSION, unexpected};
 pub(super) use predecessor::Predecessor;
 pub use socket::{HandoverListener, PeerConnection, Received};
 
-use super::serving::StopReason;
 use super::{ProcessError, systemd};
 use crate::edge::ListeningSocket;
 use crate::gateway::{Alone, Gateway};
@@ -154,14 +153,14 @@ async fn give_way(peer: &PeerConnection) -> io::Result<()> {
 }
 
 impl HandoverTask {
-    /// Waits until another process serves the addresses.
-    pub(super) async fn ended(&mut self) -> StopReason {
+    /// Waits until another process serves the addresses. Returns its id.
+    pub(super) async fn ended(&mut self) -> i32 {
         if !self.handed_over.is_terminated()
             && let Ok(successor) = (&mut self.handed_over).await
         {
             let to = successor.pid();
             self.successor = Some(successor);
-            return StopReason::HandedOver { to };
+            return to;
         }
         // No successor can connect.
         std::future::pending().await

@@ -49,38 +49,33 @@ enum Part {
 impl Part {
     const ALL: [Part; 3] = [Part::Config, Part::Keys, Part::Certificate];
 
-    /// The file, or the setting that names it, as admins see it; what the log says of a reload and of a rejection.
-    fn texts(self) -> (&'static str, &'static str, &'static str) {
+    /// The file, or the setting that names it, as admins see it.
+    fn name(self) -> &'static str {
+        ["gateway.toml", "keys.file", "server.tls"][self as usize]
+    }
+
+    /// What the log says of a reload, and of a rejection.
+    fn texts(self) -> (&'static str, &'static str) {
         match self {
-            Part::Config => {
-                ("gateway.toml", "configuration reloaded", "reload rejected; still running the previous configuration")
+            Part::Config => ("configuration reloaded", "reload rejected; still running the previous configuration"),
+            Part::Keys => ("key file reloaded", "key file rejected; the keys read before stay in force"),
+            Part::Certificate => {
+                ("TLS certificate reloaded", "TLS certificate rejected; new connections still get the previous one")
             }
-            Part::Keys => ("keys.file", "key file reloaded", "key file rejected; the keys read before stay in force"),
-            Part::Certificate => (
-                "server.tls",
-                "TLS certificate reloaded",
-                "TLS certificate rejected; new connections still get the previous one",
-            ),
         }
     }
 
     /// Its files under this configuration. `file`: `gateway.toml`.
     fn files(self, file: &Path, config: &Config) -> Vec<PathBuf> {
-        match self {
-            Part::Config => {
-                let tls = match &config.origin.kind {
-                    OriginKind::Http(upstreams) => upstreams.tls.files().cloned().collect(),
-                    OriginKind::Builtin => Vec::new(),
-                };
-                [vec![file.to_owned()], tls].concat()
+        match (self, &config.origin.kind, &config.keys) {
+            (Part::Config, OriginKind::Http(upstreams), _) => {
+                std::iter::once(file).chain(upstreams.tls.files().map(|file| &**file)).map(Path::to_owned).collect()
             }
-            Part::Keys => match &config.keys {
-                Keys::File(path) => vec![path.clone()],
-                Keys::Store | Keys::Origin { .. } => Vec::new(),
-            },
-            Part::Certificate => {
-                let pair = config.server.tls.iter();
-                pair.flat_map(|pair| [pair.certificate.clone(), pair.private_key.clone()]).collect()
+            (Part::Config, OriginKind::Builtin, _) => vec![file.to_owned()],
+            (Part::Keys, _, Keys::File(path)) => vec![path.clone()],
+            (Part::Keys, ..) => Vec::new(),
+            (Part::Certificate, ..) => {
+                config.server.tls.iter().flat_map(|tls| [tls.certificate.clone(), tls.private_key.clone()]).collect()
             }
         }
     }
@@ -107,7 +102,9 @@ fn of_files(files: &[PathBuf], states: &States) -> Option<States> {
 /// What is known of a part.
 #[derive(Debug, Default)]
 struct PartState {
-    /// In which states its files were read last.
+    /// How its files were at the last look.
+    seen: States,
+    /// In which states they were read last.
     taken: States,
     /// Why it was rejected then; empty where it was not.
     faults: Vec<ReloadFault>,
@@ -116,16 +113,18 @@ struct PartState {
 }
 
 impl PartState {
-    /// Whether its files, which stand still in these states, are to be read. `retries`: where they had a fault, they are.
-    fn is_due(&self, states: &States, retries: bool) -> bool {
-        self.taken != *states || self.asked_at.is_some() || retries && !self.faults.is_empty()
+    /// Whether its files, which are in these states now, stand still and are to be read. `retries`: where they had a fault, they
+    /// are.
+    fn is_due(&mut self, states: &States, retries: bool) -> bool {
+        let before = std::mem::replace(&mut self.seen, states.clone());
+        let is_wanted = self.taken != *states || self.asked_at.is_some() || retries && !self.faults.is_empty();
+        is_wanted && before == *states
     }
 
     /// An empty file, which is more likely being written than meant. One that was empty already when a reload was asked for
     /// is read.
     fn empty_file<'s>(&self, states: &'s States) -> Option<&'s Path> {
-        let is_asked = |state: &FileState| self.asked_at.is_some_and(|at| state.is_of_before(at));
-        let is_empty = |state: &FileState| state.is_empty() && !is_asked(state);
+        let is_empty = |state: &FileState| state.is_empty_since(self.asked_at.unwrap_or(i64::MIN));
         states.iter().find(|(_, state)| state.as_ref().is_some_and(is_empty)).map(|(file, _)| &**file)
     }
 }
@@ -147,8 +146,6 @@ pub(super) struct Reloader {
     tls: Option<Arc<Tls>>,
     /// `gateway.toml`.
     file: PathBuf,
-    /// How the files were at the last look.
-    looked: States,
     parts: [PartState; 3],
     waiting: Option<Waiting>,
     requests: mpsc::Receiver<ReloadRequest>,
@@ -171,9 +168,11 @@ impl Reloader {
     ) -> Self {
         let (waiting, answers, outcome) = Default::default();
         let config = gateway.state().config.clone();
-        let taken = |part: Part| of_files(&part.files(&file, &config), &looked).unwrap_or_default();
-        let parts = Part::ALL.map(|part| PartState { taken: taken(part), ..PartState::default() });
-        Reloader { gateway, store, tls, file, looked, parts, waiting, requests, answers, outcome, admin }
+        let parts = Part::ALL.map(|part| {
+            let taken = of_files(&part.files(&file, &config), &looked).unwrap_or_default();
+            PartState { seen: taken.clone(), taken, ..PartState::default() }
+        });
+        Reloader { gateway, store, tls, file, parts, waiting, requests, answers, outcome, admin }
     }
 
     /// Reloads each file that changes, and at a SIGHUP all of them, for ever.
@@ -200,19 +199,14 @@ impl Reloader {
     async fn tick(&mut self, retries: bool) {
         let paths = all_files(&self.file, &self.gateway.state().config);
         let Some(now) = on_thread(move || look(paths)).await else { return };
-        let before = std::mem::replace(&mut self.looked, now);
         for part in Part::ALL {
-            let files = self.files(part);
+            let (files, state) = (self.files(part), &mut self.parts[part as usize]);
             if files.is_empty() {
-                self.parts[part as usize].asked_at = None;
-                continue;
-            }
-            // A file that changes, or that no look has seen yet, is read once it stands still.
-            match of_files(&files, &self.looked) {
-                Some(states) if of_files(&files, &before).as_ref() == Some(&states) => {
-                    self.reload(part, states, retries).await;
-                }
-                Some(_) | None => {}
+                *state = PartState::default();
+            } else if let Some(states) = of_files(&files, &now)
+                && state.is_due(&states, retries)
+            {
+                self.reload(part, states).await;
             }
         }
     }
@@ -221,26 +215,16 @@ impl Reloader {
         part.files(&self.file, &self.gateway.state().config)
     }
 
-    /// Reloads a part if it is due. Its files stand still in these states.
-    async fn reload(&mut self, part: Part, states: States, retries: bool) {
+    /// Reloads a part, whose files stand still in these states.
+    async fn reload(&mut self, part: Part, states: States) {
         if part == Part::Config && self.waiting.is_some() {
-            if let Some(waiting) = self.waiting.take_if(|waiting| waiting.origin.is_finished())
-                && waiting.states == states
-            {
-                let origin = waiting.origin.await.map_err(|e| e.to_string()).and_then(identity);
-                let outcome = origin.map(|origin| self.config_in_force(*waiting.next, Some(origin)));
-                self.tell(part, outcome.map_err(|why| vec![ReloadFault::new(why)]));
-            }
-            return;
+            return self.end_wait(states).await;
         }
         let state = &mut self.parts[part as usize];
-        if !state.is_due(&states, retries) {
-            return;
-        }
         if let Some(file) = state.empty_file(&states) {
             let why = format!("{} is empty; write it, or send SIGHUP to read it", file.display());
             state.taken = states;
-            return self.tell(part, Err(vec![ReloadFault::new(why)]));
+            return self.tell(part, ReloadOutcome::rejected(part.name(), vec![ReloadFault::new(why)]));
         }
         let (read, paths) = (self.reader(part), states.keys().cloned().collect::<Vec<_>>());
         let Some((content, after)) = on_thread(move || (read(), look(paths))).await else { return };
@@ -254,35 +238,44 @@ impl Reloader {
                     self.waiting = Some(Waiting { states, next, origin });
                     return;
                 }
-                None => Ok(self.config_in_force(*next, None)),
+                None => self.config_in_force(*next, None),
             },
-            Ok(Content::Keys(keys)) => Ok(self.keys_in_force(keys)),
-            Ok(Content::Certificate(certificate)) => Ok(self.certificate_in_force(certificate)),
-            Err(faults) => Err(faults),
+            Ok(Content::Keys(keys)) => self.keys_in_force(keys),
+            Ok(Content::Certificate(certificate)) => self.certificate_in_force(certificate),
+            Err(faults) => ReloadOutcome::rejected(part.name(), faults),
         };
         self.tell(part, outcome);
     }
 
+    /// Puts the `gateway.toml` in force that has waited long enough, if its files are still in these states.
+    async fn end_wait(&mut self, states: States) {
+        if let Some(waiting) = self.waiting.take_if(|waiting| waiting.origin.is_finished())
+            && waiting.states == states
+        {
+            let outcome = match waiting.origin.await.map_err(|e| e.to_string()).and_then(identity) {
+                Ok(origin) => self.config_in_force(*waiting.next, Some(origin)),
+                Err(why) => ReloadOutcome::rejected(Part::Config.name(), vec![ReloadFault::new(why)]),
+            };
+            self.tell(Part::Config, outcome);
+        }
+    }
+
     /// Tells the log, admins, and those who asked for it, what became of a part. That nothing has changed, or that a fault was
     /// found again, is told only to those who asked.
-    fn tell(&mut self, part: Part, outcome: Result<ReloadOutcome, Vec<ReloadFault>>) {
-        let (name, reloaded, rejected) = part.texts();
+    fn tell(&mut self, part: Part, outcome: ReloadOutcome) {
+        let (reloaded, rejected) = part.texts();
         let file = self.files(part).iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" and ");
         let state = &mut self.parts[part as usize];
         let is_asked = state.asked_at.take().is_some();
-        let (outcome, faults) = match outcome {
-            Ok(outcome) => (outcome, Vec::new()),
-            Err(faults) => (ReloadOutcome::rejected(name, faults.clone()), faults),
-        };
-        let is_news = faults != state.faults || !outcome.changed.is_empty() || !outcome.after_restart.is_empty();
-        state.faults.clone_from(&faults);
-        if !is_asked && !is_news {
+        let is_same = outcome.changed.is_empty() && outcome.after_restart.is_empty() && outcome.faults == state.faults;
+        state.faults.clone_from(&outcome.faults);
+        if is_same && !is_asked {
             return;
         }
         let changed = if outcome.changed.is_empty() { "nothing".to_owned() } else { outcome.changed.join(", ") };
         let after_restart = outcome.after_restart.join(", ");
-        if !faults.is_empty() {
-            let faults = faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        if !outcome.faults.is_empty() {
+            let faults = outcome.faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
             tracing::error!(%file, "{rejected}: {faults}");
             self.admin.reloads.rejected.fetch_add(1, Ordering::Relaxed);
         } else if after_restart.is_empty() {
@@ -291,7 +284,7 @@ impl Reloader {
             let what = "what `after_restart` names takes effect after a restart";
             tracing::warn!(%file, changed, after_restart, "{reloaded}; {what}");
         }
-        self.admin.reloads.record(self.gateway.clock().unix(), name, &outcome);
+        self.admin.reloads.record(self.gateway.clock().unix(), part.name(), &outcome);
         if is_asked {
             self.outcome.add(outcome);
         }
@@ -313,24 +306,31 @@ async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
 mod tests {
     use super::*;
 
-    /// The file `a` with this many bytes, changed at 1 s, or without a file.
-    fn states(length: Option<u64>) -> States {
-        States::from([("a".into(), length.map(FileState::of_length))])
-    }
-
     #[test]
-    fn a_part_is_read_if_a_file_has_changed_if_it_had_a_fault_or_if_that_is_asked_for() {
-        let [gone, empty, one, two] = [None, Some(0), Some(1), Some(2)].map(states);
-        let mut part = PartState { taken: one.clone(), ..PartState::default() };
-        assert!(!part.is_due(&one, true) && part.is_due(&two, false) && part.is_due(&gone, false));
+    fn a_part_is_read_once_it_stands_still_where_it_has_changed_had_a_fault_or_is_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let states = |text: Option<&str>| {
+            let _ = std::fs::remove_file(&path);
+            text.inspect(|text| std::fs::write(&path, text).unwrap());
+            look([path.clone()])
+        };
+        let (gone, empty, one, two) = (states(None), states(Some("")), states(Some("1")), states(Some("22")));
+        let mut part = PartState { seen: one.clone(), taken: one.clone(), ..PartState::default() };
+        let mut due = |part: &mut PartState, retries, looks: &[&States]| -> Vec<bool> {
+            looks.iter().map(|states| part.is_due(states, retries)).collect()
+        };
+        assert_eq!(due(&mut part, true, &[&one, &two, &one, &gone, &one]), [false; 5], "never twice the same");
+        assert_eq!(due(&mut part, false, &[&two, &two, &gone, &gone]), [false, true, false, true]);
         part.faults = vec![ReloadFault::new("no key")];
-        assert!(!part.is_due(&one, false) && part.is_due(&one, true));
+        assert_eq!(due(&mut part, false, &[&one, &one]), [false; 2]);
+        assert_eq!(due(&mut part, true, &[&one]), [true]);
+        part = PartState { seen: one.clone(), taken: one.clone(), asked_at: Some(0), ..PartState::default() };
+        assert_eq!(due(&mut part, false, &[&one]), [true]);
         assert!(part.empty_file(&one).is_none() && part.empty_file(&gone).is_none());
-        assert_eq!(part.empty_file(&empty), Some(Path::new("a")));
-        for (asked_at, is_read) in [(999, false), (1000, true)] {
-            part.asked_at = Some(asked_at);
-            assert_eq!(part.empty_file(&empty).is_none(), is_read, "it was emptied at 1000");
-            assert!(part.is_due(&one, false));
+        for (asked_at, refused) in [(None, true), (Some(0), true), (Some(i64::MAX), false)] {
+            part.asked_at = asked_at;
+            assert_eq!(part.empty_file(&empty), refused.then_some(&*path), "asked at {asked_at:?}");
         }
     }
 }
