@@ -19,7 +19,8 @@ use crate::gateway::Gateway;
 use crate::store::Store;
 use crate::tls::ends_soon;
 
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// How often the log warns of a certificate that ends soon.
+pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long the access log, the audit log and the decision record may take to be written after a defect, and how long the
 /// process log after them: the process ends within a second.
@@ -40,11 +41,11 @@ pub(super) fn supervise(name: &'static str, logs: &Logs, task: impl Future<Outpu
     });
 }
 
-/// Warns each day of the certificates for callers and admins that end soon, as the start did. `admin`: when that one ends, in
-/// Unix seconds.
-pub(super) async fn warn_of_ends(tls: Option<Arc<Tls>>, admin: Option<i64>, clock: Clock) {
+/// Warns again and again of the certificates for callers and admins that end soon, as the start did. `admin`: when that one
+/// ends, in Unix seconds.
+pub(super) async fn warn_of_ends(tls: Option<Arc<Tls>>, admin: Option<i64>, clock: Clock, every: Duration) {
     loop {
-        sleep(DAY).await;
+        sleep(every).await;
         let callers = tls.as_ref().and_then(|tls| tls.certificate_expires());
         for (setting, to) in [("server.tls", callers), ("admin.tls", admin)] {
             let warning = to.and_then(|to| ends_soon(setting, to, clock.unix()));
@@ -63,15 +64,14 @@ pub(super) fn start_tasks(
     stream: Option<RedisStream>,
 ) -> Option<oneshot::Receiver<()>> {
     if let Some(store) = store {
-        let (gateway, store) = (|| gateway.clone(), || store.clone());
-        let writes = store();
-        supervise("the thread that writes to the store", logs, async move { writes.writer_ended().await });
-        let (follows, followed) = (gateway(), store());
-        let follow = async move { follows.follower.follow(&followed).await };
+        let parts = || (gateway.clone(), store.clone());
+        let (_, store) = parts();
+        supervise("the thread that writes to the store", logs, async move { store.writer_ended().await });
+        let (gateway, store) = parts();
+        let follow = async move { gateway.follower.follow(&store).await };
         supervise("the task that follows the store's changes", logs, follow);
-        let (flushes, store) = (gateway(), store());
-        let flush = async move { flushes.usage_flush.run(&store).await };
-        supervise("the task that keeps the counts of keys", logs, flush);
+        let (gateway, store) = parts();
+        supervise("the task that keeps the counts of keys", logs, async move { gateway.usage_flush.run(&store).await });
     }
     if let Some(stream) = stream {
         let gateway = gateway.clone();
@@ -85,4 +85,35 @@ pub(super) fn start_tasks(
         pending().await
     });
     Some(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::read_to_string;
+
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_certificate_is_warned_of_each_day_from_14_days_before_its_end() {
+        let (log, clock) = (tempfile::NamedTempFile::new().unwrap(), Clock::manual(0));
+        let subscriber = tracing_subscriber::fmt().with_writer(Arc::new(log.reopen().unwrap())).finish();
+        let _guard = tracing::subscriber::set_default(subscriber);
+        let day = DAY.as_secs().cast_signed();
+        let warns = warn_of_ends(None, Some(20 * day), clock.clone(), Duration::ZERO);
+        let warnings = || read_to_string(log.path()).unwrap().matches("admin.tls.certificate ends at").count();
+        let looks = async {
+            sleep(Duration::from_millis(20)).await;
+            assert_eq!(warnings(), 0);
+            clock.set_unix(10 * day);
+            while warnings() < 3 {
+                yield_now().await;
+            }
+        };
+        tokio::select! {
+            () = warns => {}
+            () = looks => {}
+        }
+    }
 }

@@ -28,16 +28,11 @@ impl Collector for ProcessMetrics {
         let version = [([("version", env!("CARGO_PKG_VERSION"))], 1.0)];
         gauges(encoder, "guildgate_build_info", "The version that runs", version)?;
         let config = [([("hash", self.state.config.read().loaded.config.hash.to_string())], 1.0)];
-        gauges(
-            encoder,
-            "guildgate_config_info",
-            "The hash of the configuration in force, as in the access log",
-            config,
-        )?;
+        gauges(encoder, "guildgate_config_info", "The hash of the configuration in force", config)?;
         let Reloads { accepted, rejected, since, .. } = &self.state.reloads;
         let results = [("accepted", accepted), ("rejected", rejected)];
         let reloads = results.map(|(result, n)| ([("result", result)], n.load(Ordering::Relaxed)));
-        counters(encoder, "guildgate_config_reloads", "Reloads of gateway.toml", reloads)?;
+        counters(encoder, "guildgate_config_reloads", "Reloads of gateway.toml; rejected files", reloads)?;
         let help = "Since when the configuration in force is, in Unix seconds";
         let since = since.load(Ordering::Relaxed);
         gauge(encoder, "guildgate_config_in_force_since_timestamp_seconds", help, since as f64)?;

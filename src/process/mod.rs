@@ -22,7 +22,7 @@ use std::sync::Arc;
 use tokio::runtime::Builder;
 use tokio::signal::unix::SignalKind;
 
-use crate::config::{self, LoadError, Loaded};
+use crate::config::{self, Loaded};
 use crate::keys::hide_keys;
 use crate::store::StoreError;
 use crate::telemetry::{self, CLOSE_TIMEOUT};
@@ -32,7 +32,7 @@ pub use signals::HeldSignals;
 
 use background::supervise;
 use demo::Demo;
-use signals::{StopSignals, listen};
+use signals::{listen, stopped};
 
 /// Open files without which no server starts: those of the runtimes, listeners, store and logs, before any connection.
 const LEAST_FILES: u64 = 256;
@@ -61,12 +61,6 @@ impl ProcessError {
     }
 }
 
-impl From<LoadError> for ProcessError {
-    fn from(error: LoadError) -> Self {
-        ProcessError::Unusable(error.to_string())
-    }
-}
-
 impl From<StoreError> for ProcessError {
     fn from(error: StoreError) -> Self {
         ProcessError::Failed(error.to_string())
@@ -86,14 +80,18 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
     let in_runtime = runtime.enter();
     let [hangup, hangup_for_logs] = [listen(SignalKind::hangup())?, listen(SignalKind::hangup())?];
     let reopen = listen(SignalKind::user_defined1())?;
-    drop(listen(SignalKind::from_raw(signals::FILE_TOO_LONG))?);
+    // A write beyond `ulimit -f` fails from now on, as on a full disk.
+    drop(listen(SignalKind::from_raw(nix::libc::SIGXFSZ))?);
     drop((in_runtime, held));
     // Looked at before it is read, so that no later change is missed.
     let file = config_path.as_deref().unwrap_or(Path::new(config::DEFAULT_FILE)).to_owned();
     let before = reload::look([file.clone()]);
     let (loaded, demo) = match demo {
         true => runtime.block_on(Demo::prepare()).map(|(loaded, demo)| (loaded, Some(demo)))?,
-        false => (config::load(config_path.as_deref())?, None),
+        false => {
+            let loaded = config::load(config_path.as_deref());
+            (loaded.map_err(|e| ProcessError::Unusable(e.to_string()))?, None)
+        }
     };
     let json = loaded.config.log.is_json();
     let log = Arc::new(telemetry::init(&loaded.config.log));
@@ -106,11 +104,11 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
         log_warnings(&loaded);
         inputs.warnings(&loaded.config).iter().for_each(|warning| tracing::warn!("{warning}"));
         // Until the start is done, a stop signal ends the process at once.
-        let mut stop_signals = StopSignals::register()?;
+        let mut stop_signals = [listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?];
         let start = startup::start((file, looked), loaded, inputs, demo.is_some(), log.clone(), open_files);
         let (mut serving, urls, reloader) = tokio::select! {
             biased;
-            () = stop_signals.recv() => return Ok(()),
+            () = stopped(&mut stop_signals) => return Ok(()),
             started = start => started?,
         };
         serving.accept(&urls, demo.as_ref()).await?;

@@ -15,7 +15,7 @@ use super::background::supervise;
 use super::demo::Demo;
 use super::handover::HandoverTask;
 use super::logs::Logs;
-use super::signals::StopSignals;
+use super::signals::{StopSignals, stopped};
 use super::startup::listeners_failed;
 use super::{ProcessError, systemd};
 use crate::admin::{AdminThread, ProcessState};
@@ -134,7 +134,7 @@ impl Serving {
         tokio::select! {
             biased;
             Some(to) = OptionFuture::from(self.handover.as_mut().map(HandoverTask::ended)) => Some(to),
-            () = stop_signals.recv() => None,
+            () = stopped(stop_signals) => None,
         }
     }
 
@@ -146,9 +146,9 @@ impl Serving {
         let another_stop = async {
             // Whoever stops the service signals a process that has handed over as well, which changes nothing.
             if handed_over {
-                stop_signals.recv().await;
+                stopped(&mut stop_signals).await;
             }
-            stop_signals.recv().await;
+            stopped(&mut stop_signals).await;
         };
         let cut = tokio::select! {
             biased;

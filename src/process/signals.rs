@@ -6,9 +6,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::ProcessError;
 
-/// SIGXFSZ. Once it is listened for, a write beyond `ulimit -f` fails, as on a full disk.
-pub(super) const FILE_TOO_LONG: i32 = Number::SIGXFSZ as i32;
-
 /// SIGHUP and SIGUSR1, held back by the kernel until this is dropped; those that came meanwhile take effect then. A server
 /// listens for them by then, so that one that comes as it starts, as from a tool that rotates logs, does not end it. For other
 /// commands they mean what they mean to every program.
@@ -39,19 +36,12 @@ pub(super) fn listen(kind: SignalKind) -> Result<Signal, ProcessError> {
 }
 
 /// SIGTERM and SIGINT.
-pub(super) struct StopSignals(Signal, Signal);
+pub(super) type StopSignals = [Signal; 2];
 
-impl StopSignals {
-    /// Registers both, from now on.
-    pub(super) fn register() -> Result<Self, ProcessError> {
-        Ok(StopSignals(listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?))
-    }
-
-    /// Waits for one of them.
-    pub(super) async fn recv(&mut self) {
-        tokio::select! {
-            _ = self.0.recv() => {}
-            _ = self.1.recv() => {}
-        }
+/// Waits for one of them.
+pub(super) async fn stopped([terminate, interrupt]: &mut StopSignals) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
     }
 }

@@ -10,7 +10,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::ProcessError;
-use super::background::{start_tasks, warn_of_ends};
+use super::background::{DAY, start_tasks, warn_of_ends};
 use super::handover::{Handover, Predecessor};
 use super::logs::Logs;
 use super::metrics::ProcessMetrics;
@@ -61,7 +61,7 @@ pub(super) async fn start(
     let admin_certificate = inputs.admin_certificate.take();
     let admin_ends = admin_certificate.as_ref().and_then(Certificate::ends);
     let (predecessor, listeners, admin, handover) = open_sockets(&loaded, admin_certificate.is_some()).await?;
-    tokio::spawn(warn_of_ends(tls.clone(), admin_ends, clock.clone()));
+    tokio::spawn(warn_of_ends(tls.clone(), admin_ends, clock.clone(), DAY));
     let store = open_store(config).await?;
     let logs = Logs::open(log, &config.log, predecessor.is_some(), &clock)?;
     let (gateway, left) = build_gateway(config.clone(), inputs, store.as_ref(), &logs, clock).await?;
@@ -80,8 +80,9 @@ pub(super) async fn start(
         return Err(listeners_failed());
     }
     let (requests, receiver) = mpsc::channel(RELOADS);
-    let admin = match (admin, &config.admin.listener) {
-        (Some(listener), Some(settings)) => {
+    let admin = match admin.zip(config.admin.listener.as_ref()) {
+        None => None,
+        Some((listener, settings)) => {
             let tokens = Tokens::load(settings);
             let tokens = tokens.map_err(|faults| ProcessError::Unusable(loaded.faults(&faults).to_string()))?;
             let (reload, audit) = ((!is_demo).then_some(requests), logs.audit.clone());
@@ -90,27 +91,38 @@ pub(super) async fn start(
             let thread = AdminThread::start(shared, listener.socket.into(), hosts, admin_certificate);
             Some(thread.map_err(|e| ProcessError::Failed(format!("the admin listener cannot be started: {e}")))?)
         }
-        _ => None,
     };
-    if let Some(predecessor) = &predecessor {
-        take_over(predecessor, &gateway, looked.clone()).await?;
-    }
-    let requests = (state.clone(), receiver);
-    let reloader = Reloader::new(gateway.clone(), store.clone(), tls, (file, looked), requests);
+    let (files, requests) = ((file, looked.clone()), (state.clone(), receiver));
+    let reloader = Reloader::new(gateway.clone(), store.clone(), tls, files, requests);
+    let mut reloader = (!is_demo).then_some(reloader);
+    take_over(predecessor.as_ref(), &gateway, reloader.as_mut(), looked).await?;
     let handover = handover.map(|handover| handover.start(predecessor, gateway.clone()));
     let serving = Serving { gateway, store, server, logs, handover, admin, state, left };
-    Ok((serving, urls, (!is_demo).then_some(reloader)))
+    Ok((serving, urls, reloader))
 }
 
-/// Takes over from the process that serves. It has in force what has changed in its files since `looked`, and goes on if this
-/// process ends: a key that was taken out of its file is not to be accepted again (guarantee 7).
-async fn take_over(predecessor: &Predecessor, gateway: &Gateway, looked: States) -> Result<(), ProcessError> {
-    let are_same = spawn_blocking(move || look(looked.keys().cloned()) == looked).await;
-    if !are_same.unwrap_or_default() {
-        return Err(ProcessError::Unusable("a file has changed since this start began; start again".to_owned()));
+/// Takes over from the process that serves, if there is one. It has in force what has changed since the files were `looked` at,
+/// and goes on if this process ends: a key that was taken out of its file is not to be accepted again (guarantee 7).
+async fn take_over(
+    predecessor: Option<&Predecessor>,
+    gateway: &Gateway,
+    reloader: Option<&mut Reloader>,
+    looked: States,
+) -> Result<(), ProcessError> {
+    let is_same = spawn_blocking(move || look(looked.keys().cloned()) == looked).await.unwrap_or_default();
+    match (predecessor, reloader) {
+        (Some(predecessor), _) if is_same => {
+            gateway.alone.begin();
+            predecessor.take_over().await?;
+        }
+        (Some(_), _) => {
+            let why = "a file has changed since this start began; start again";
+            return Err(ProcessError::Unusable(why.to_owned()));
+        }
+        (None, Some(reloader)) if !is_same => reloader.catch_up().await,
+        (None, _) => {}
     }
-    gateway.alone.begin();
-    predecessor.take_over().await
+    Ok(())
 }
 
 /// The sockets of callers and of the admin listener, if it is on: the predecessor's, if there is one, and new ones for the
@@ -208,12 +220,8 @@ fn caller_files(config: &Config, open_files: u64) -> CallerFiles {
     let for_callers = limit - others.min(limit / 2);
     let detached = all.detached.min(for_callers / 4);
     let connections = for_callers - detached;
-    tracing::warn!(
-        limit,
-        needed,
-        connections,
-        "server.max_connections is more than the limit of open files (ulimit -n) allows; raise that or lower it"
-    );
+    let what = "server.max_connections is more than the limit of open files (ulimit -n) allows; raise that or lower it";
+    tracing::warn!(limit, needed, connections, "{what}");
     CallerFiles { connections, detached }
 }
 
@@ -246,16 +254,15 @@ pub(super) async fn load_keys(
         None => Vec::new(),
     };
     let day_counts: Vec<_> = counts.into_iter().map(|(key, count)| (key, DayCount { day, count })).collect();
-    let keys = match (&config.keys, store) {
-        (Keys::Origin { accepted_for, refused_for }, _) => {
+    let keys = match &config.keys {
+        Keys::Origin { accepted_for, refused_for } => {
             let policy = Arc::new(Policy::new(config.limits.default_tier.clone()));
             let (accepted_for, refused_for) = (*accepted_for, *refused_for);
             let rules = LearnedKeyRules { policy, accepted_for, refused_for, since: Tick(0) };
             KeySource::Origin(Arc::new(LearnedKeys::new(rules, day_counts.clone())))
         }
-        (Keys::File(_), _) => KeySource::File(KeyFile::new(listed.unwrap_or_default(), store.cloned())),
-        (Keys::Store, Some(store)) => KeySource::Store(store.clone()),
-        (Keys::Store, None) => return Err(no_store()),
+        Keys::File(_) => KeySource::File(KeyFile::new(listed.unwrap_or_default(), store.cloned())),
+        Keys::Store => KeySource::Store(store.ok_or_else(no_store)?.clone()),
     };
     let key_list = keys.list().await.map_err(ProcessError::Failed)?;
     Ok((keys, key_list, day_counts))
@@ -267,13 +274,12 @@ pub(super) async fn start_origin(
     store: Option<&Arc<Store>>,
     clock: &Clock,
 ) -> Result<Arc<Origin>, ProcessError> {
-    Ok(Arc::new(match (&config.origin.kind, store) {
-        (OriginKind::Http(upstreams), _) => {
+    Ok(Arc::new(match &config.origin.kind {
+        OriginKind::Http(upstreams) => {
             let http = HttpOrigin::start((**upstreams).clone(), tls, clock.clone(), None).await;
             Origin::Http(http.map_err(ProcessError::Unusable)?)
         }
-        (OriginKind::Builtin, Some(store)) => Origin::Builtin(Builtin::new(store.clone(), clock.clone())),
-        (OriginKind::Builtin, None) => return Err(no_store()),
+        OriginKind::Builtin => Origin::Builtin(Builtin::new(store.ok_or_else(no_store)?.clone(), clock.clone())),
     }))
 }
 

@@ -14,11 +14,6 @@ use tokio::time::{MissedTickBehavior, interval};
 /// (`ExecReload`). So a unit's `WatchdogSec` is twice this or more.
 const WATCHDOG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// This process is the service's main process from now on, so the predecessor's end is not the service's end.
-pub(super) fn main_process_changed() {
-    notify(&format!("READY=1\nMAINPID={}\n", process::id()));
-}
-
 /// Notifies the watchdog from now on, from the runtime that handles signals and reloads. If that hangs, the service
 /// manager starts the service anew.
 pub(super) async fn notify_watchdog() {

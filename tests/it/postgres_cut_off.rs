@@ -263,33 +263,6 @@ async fn guarantee_7_a_key_taken_out_of_the_key_file_is_refused_while_the_list_o
     eventually(PATIENCE, "3", async || gate.get_points("left", "7").await.code().is_none()).await;
 }
 
-#[tokio::test]
-async fn a_configuration_that_needs_the_keys_of_a_silent_server_is_rejected_and_the_next_one_does_not_wait_for_it() {
-    let server = Postgres::start(&[]);
-    let url = server.database().await;
-    let gate = TestGateway::on(Kind::Postgres).store(&url).keys_in_file().key("bot").points("7", 3);
-    let gate = gate.set("answers.key_command", r#""/old""#).start().await;
-    let (in_file, in_store) = ("source = \"file\"", "source = \"store\"");
-    let rejected = "the store's keys cannot be read";
-    let frozen = server.freeze();
-    gate.reload_with(in_file, in_store);
-    gate.has_said(rejected).await;
-    let corrected = gate.world().edited("gateway.toml", in_store, in_file).replace("/old", "/new");
-    gate.world().write("gateway.toml", corrected);
-    gate.has_said("changed=\"answers\"").await;
-    gate.send(&Request::bare("POST", "/getPoints"))
-        .await
-        .is_refused(401, "01 | No api key provided! Create it using: /new");
-    let times = || gate.stderr().matches(rejected).count();
-    let before = times();
-    gate.reload_with(in_file, in_store);
-    eventually(PATIENCE, "it is rejected again", async || times() > before).await;
-    drop(frozen);
-    gate.has_said("changed=\"keys\"").await;
-    let unknown = async || gate.get_points("bot", "7").await.code() == Some(2);
-    eventually(PATIENCE, "only keys of the store are known", unknown).await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn what_a_key_has_used_of_its_day_is_counted_once_though_the_connection_is_lost_while_it_is_written() {
     let server = Postgres::shared();

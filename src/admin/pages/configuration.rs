@@ -69,7 +69,7 @@ fn page(visit: &Visit, outcome: Markup) -> Markup {
         p {
             @match &loaded.path { Some(path) => { "It is read from " code { (path.display()) } "." }, None => { "There is no file; these are the defaults." } }
             " In force since " (date_of(process.reloads.since.load(Ordering::Relaxed))) ". Reloads of it: "
-            (count(&process.reloads.accepted)) " put in force, " (count(&process.reloads.rejected)) " rejected."
+            (count(&process.reloads.accepted)) " put in force. Files rejected: " (count(&process.reloads.rejected)) "."
         }
         @if !after_restart.is_empty() {
             p.alert { "These take effect after a restart: " (after_restart.join(", ")) "." }

@@ -74,7 +74,8 @@ impl Handover {
     /// Waits until this process is alone, and then for a successor.
     pub(super) fn start(self, predecessor: Option<Predecessor>, gateway: Arc<Gateway>) -> HandoverTask {
         if let Some(predecessor) = &predecessor {
-            systemd::main_process_changed();
+            // From now on this one's end is the service's end, and not the predecessor's.
+            systemd::notify(&format!("READY=1\nMAINPID={}\n", std::process::id()));
             tracing::info!(from = predecessor.pid(), "took over");
         }
         let (hand_over, handed_over) = oneshot::channel();

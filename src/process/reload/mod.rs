@@ -6,7 +6,6 @@
 mod parts; // what a part's files hold, and how it is put in force
 
 use std::collections::BTreeMap;
-use std::convert::identity;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +15,7 @@ use futures_util::FutureExt;
 use tokio::signal::unix::Signal;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use self::parts::{Content, NextConfig};
 use crate::admin::{ProcessState, ReloadFault, ReloadOutcome, ReloadRequest};
@@ -168,11 +167,17 @@ impl Reloader {
     ) -> Self {
         let (waiting, answers, outcome) = Default::default();
         let config = gateway.state().config.clone();
-        let parts = Part::ALL.map(|part| {
-            let taken = of_files(&part.files(&file, &config), &looked).unwrap_or_default();
-            PartState { seen: taken.clone(), taken, ..PartState::default() }
-        });
+        let taken = |part: Part| of_files(&part.files(&file, &config), &looked).unwrap_or_default();
+        let parts = Part::ALL.map(|part| PartState { taken: taken(part), ..PartState::default() });
         Reloader { gateway, store, tls, file, parts, waiting, requests, answers, outcome, admin }
+    }
+
+    /// Takes up what has changed since the start read it and stands still, before the first request: a key that was taken out
+    /// of its file is not to be accepted (guarantee 7).
+    pub(super) async fn catch_up(&mut self) {
+        self.tick(false).await;
+        sleep(TICK).await;
+        self.tick(false).await;
     }
 
     /// Reloads each file that changes, and at a SIGHUP all of them, for ever.
@@ -181,11 +186,12 @@ impl Reloader {
         loop {
             timer.next_multiple_of(TICK).await;
             tick = tick.wrapping_add(1);
-            let before = self.answers.len();
-            self.answers.extend(std::iter::from_fn(|| self.requests.try_recv().ok()).map(|request| request.0));
-            if self.answers.len() > before || sighup.recv().now_or_never().is_some() {
+            if sighup.recv().now_or_never().is_some() || !self.requests.is_empty() {
                 let now = self.gateway.clock().unix_ms();
                 self.parts.iter_mut().for_each(|part| part.asked_at = Some(now));
+            }
+            while let Ok(ReloadRequest(answer)) = self.requests.try_recv() {
+                self.answers.push(answer);
             }
             self.tick(tick.is_multiple_of(RETRY_TICKS)).await;
             if self.parts.iter().all(|part| part.asked_at.is_none()) {
@@ -220,18 +226,15 @@ impl Reloader {
         if part == Part::Config && self.waiting.is_some() {
             return self.end_wait(states).await;
         }
-        let state = &mut self.parts[part as usize];
-        if let Some(file) = state.empty_file(&states) {
+        if let Some(file) = self.parts[part as usize].empty_file(&states) {
             let why = format!("{} is empty; write it, or send SIGHUP to read it", file.display());
-            state.taken = states;
-            return self.tell(part, ReloadOutcome::rejected(part.name(), vec![ReloadFault::new(why)]));
+            return self.tell(part, states, ReloadOutcome::rejected(part.name(), vec![ReloadFault::new(why)]));
         }
         let (read, paths) = (self.reader(part), states.keys().cloned().collect::<Vec<_>>());
         let Some((content, after)) = on_thread(move || (read(), look(paths))).await else { return };
         if after != states {
             return; // it was written meanwhile, and is read again
         }
-        self.parts[part as usize].taken.clone_from(&states);
         let outcome = match content {
             Ok(Content::Config(next)) => match self.other_origin(&next) {
                 Some(origin) => {
@@ -244,7 +247,7 @@ impl Reloader {
             Ok(Content::Certificate(certificate)) => self.certificate_in_force(certificate),
             Err(faults) => ReloadOutcome::rejected(part.name(), faults),
         };
-        self.tell(part, outcome);
+        self.tell(part, states, outcome);
     }
 
     /// Puts the `gateway.toml` in force that has waited long enough, if its files are still in these states.
@@ -252,24 +255,25 @@ impl Reloader {
         if let Some(waiting) = self.waiting.take_if(|waiting| waiting.origin.is_finished())
             && waiting.states == states
         {
-            let outcome = match waiting.origin.await.map_err(|e| e.to_string()).and_then(identity) {
+            let outcome = match waiting.origin.await.map_err(|e| e.to_string()).flatten() {
                 Ok(origin) => self.config_in_force(*waiting.next, Some(origin)),
                 Err(why) => ReloadOutcome::rejected(Part::Config.name(), vec![ReloadFault::new(why)]),
             };
-            self.tell(Part::Config, outcome);
+            self.tell(Part::Config, states, outcome);
         }
     }
 
-    /// Tells the log, admins, and those who asked for it, what became of a part. That nothing has changed, or that a fault was
+    /// Tells the log, admins, and those who asked for it, what became of a part whose files were in these states. That nothing has changed, or that a fault was
     /// found again, is told only to those who asked.
-    fn tell(&mut self, part: Part, outcome: ReloadOutcome) {
+    fn tell(&mut self, part: Part, taken: States, outcome: ReloadOutcome) {
         let (reloaded, rejected) = part.texts();
         let file = self.files(part).iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" and ");
         let state = &mut self.parts[part as usize];
-        let is_asked = state.asked_at.take().is_some();
+        state.taken = taken;
+        let asked_at = state.asked_at.take();
         let is_same = outcome.changed.is_empty() && outcome.after_restart.is_empty() && outcome.faults == state.faults;
         state.faults.clone_from(&outcome.faults);
-        if is_same && !is_asked {
+        if is_same && asked_at.is_none() {
             return;
         }
         let changed = if outcome.changed.is_empty() { "nothing".to_owned() } else { outcome.changed.join(", ") };
@@ -285,8 +289,14 @@ impl Reloader {
             tracing::warn!(%file, changed, after_restart, "{reloaded}; {what}");
         }
         self.admin.reloads.record(self.gateway.clock().unix(), part.name(), &outcome);
-        if is_asked {
+        if asked_at.is_some() {
             self.outcome.add(outcome);
+            // Files that a `gateway.toml` newly names are asked for with it.
+            for other in [Part::Keys, Part::Certificate] {
+                if of_files(&self.files(other), &self.parts[other as usize].taken).is_none() {
+                    self.parts[other as usize].asked_at = asked_at;
+                }
+            }
         }
     }
 }
@@ -317,7 +327,7 @@ mod tests {
         };
         let (gone, empty, one, two) = (states(None), states(Some("")), states(Some("1")), states(Some("22")));
         let mut part = PartState { seen: one.clone(), taken: one.clone(), ..PartState::default() };
-        let mut due = |part: &mut PartState, retries, looks: &[&States]| -> Vec<bool> {
+        let due = |part: &mut PartState, retries, looks: &[&States]| -> Vec<bool> {
             looks.iter().map(|states| part.is_due(states, retries)).collect()
         };
         assert_eq!(due(&mut part, true, &[&one, &two, &one, &gone, &one]), [false; 5], "never twice the same");

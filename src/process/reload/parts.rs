@@ -77,17 +77,14 @@ impl Reloader {
     /// Starts other upstreams than those in force, which waits for their names; `None`: they are the same. Another kind of
     /// origin takes effect after a restart.
     pub(super) fn other_origin(&self, next: &NextConfig) -> Option<JoinHandle<Result<Arc<HttpOrigin>, String>>> {
-        let running = self.gateway.state();
-        let (OriginKind::Http(upstreams), Origin::Http(before)) = (&next.reloaded.config.origin.kind, &*running.origin)
-        else {
-            return None;
-        };
-        if before.has_settings(upstreams, &next.tls) {
-            return None;
+        match (&next.reloaded.config.origin.kind, &*self.gateway.state().origin) {
+            (OriginKind::Http(upstreams), Origin::Http(before)) if !before.has_settings(upstreams, &next.tls) => {
+                let (upstreams, tls) = ((**upstreams).clone(), next.tls.clone());
+                let (clock, before) = (self.gateway.clock().clone(), before.clone());
+                Some(tokio::spawn(async move { HttpOrigin::start(upstreams, tls, clock, Some(&before)).await }))
+            }
+            _ => None,
         }
-        let (upstreams, tls) = ((**upstreams).clone(), next.tls.clone());
-        let (clock, before) = (self.gateway.clock().clone(), before.clone());
-        Some(tokio::spawn(async move { HttpOrigin::start(upstreams, tls, clock, Some(&before)).await }))
     }
 
     pub(super) fn config_in_force(&self, next: NextConfig, origin: Option<Arc<HttpOrigin>>) -> ReloadOutcome {

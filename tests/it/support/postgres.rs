@@ -123,25 +123,9 @@ impl Postgres {
         kill(self.first_process(), Signal::SIGKILL).unwrap();
     }
 
-    /// Stops all of the server's processes where they are, until what this returns is dropped. The kernel goes on
-    /// taking connections for them, and nothing is answered.
-    pub fn freeze(&self) -> Frozen<'_> {
-        let mut frozen = Frozen { processes: Vec::new(), _server: self };
-        // The first of them makes the others.
-        frozen.stop([self.first_process()]);
-        frozen.stop(self.other_processes());
-        frozen
-    }
-
     fn first_process(&self) -> Pid {
         let file = fs::read_to_string(self.folder.join("data/postmaster.pid")).unwrap();
         Pid::from_raw(file.lines().next().unwrap().parse().unwrap())
-    }
-
-    fn other_processes(&self) -> Vec<Pid> {
-        let first = self.first_process();
-        let children = fs::read_to_string(format!("/proc/{first}/task/{first}/children")).unwrap();
-        children.split_whitespace().map(|id| Pid::from_raw(id.parse().unwrap())).collect()
     }
 
     /// Starts the server that was killed. What is left of it may take a while to go, and is waited for.
@@ -187,27 +171,6 @@ impl Drop for Postgres {
     fn drop(&mut self) {
         drop(self.watch.stdin.take());
         self.watch.wait().unwrap();
-    }
-}
-
-/// A server whose processes stand still; they go on when this is dropped.
-pub struct Frozen<'s> {
-    processes: Vec<Pid>,
-    _server: &'s Postgres,
-}
-
-impl Frozen<'_> {
-    fn stop(&mut self, processes: impl IntoIterator<Item = Pid>) {
-        // One of the others may just have ended.
-        self.processes.extend(processes.into_iter().filter(|process| kill(*process, Signal::SIGSTOP).is_ok()));
-    }
-}
-
-impl Drop for Frozen<'_> {
-    fn drop(&mut self) {
-        for process in &self.processes {
-            let _ = kill(*process, Signal::SIGCONT); // it may have been killed meanwhile
-        }
     }
 }
 
