@@ -12,12 +12,9 @@ pub const BYTE_ORDER_MARK: char = '\u{feff}';
 /// Links followed before they are taken for a ring; Linux itself follows as many.
 const MAX_LINKS: usize = 40;
 
-/// Which file it is, whatever its name. A file that replaces another one has another id.
+/// Which file it is, whatever its name: its device and inode. A file that replaces another one has another id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileId {
-    device: u64,
-    inode: u64,
-}
+pub struct FileId(u64, u64);
 
 impl FileId {
     /// The id of the file that `path` leads to.
@@ -28,7 +25,7 @@ impl FileId {
 
 impl From<&Metadata> for FileId {
     fn from(meta: &Metadata) -> Self {
-        FileId { device: meta.dev(), inode: meta.ino() }
+        FileId(meta.dev(), meta.ino())
     }
 }
 
@@ -48,19 +45,9 @@ impl FileState {
         Some(FileState { id: FileId::from(&file), length: file.len(), changed: (file.ctime(), file.ctime_nsec()) })
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.length == 0
-    }
-
-    /// Whether the last change was at this time (Unix milliseconds) or before.
-    pub fn is_of_before(&self, unix_ms: i64) -> bool {
-        self.changed.0 * 1000 + self.changed.1 / 1_000_000 <= unix_ms
-    }
-
-    /// Of some file of this length that was changed at 1 s.
-    #[cfg(test)]
-    pub(crate) fn of_length(length: u64) -> Self {
-        FileState { id: FileId { device: 1, inode: 1 }, length, changed: (1, 0) }
+    /// Whether it is empty, and has become so after this time (Unix milliseconds).
+    pub fn is_empty_since(&self, unix_ms: i64) -> bool {
+        self.length == 0 && self.changed.0 * 1000 + self.changed.1 / 1_000_000 > unix_ms
     }
 }
 

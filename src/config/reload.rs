@@ -3,7 +3,7 @@
 
 use std::mem::discriminant;
 
-use super::{Config, Keys};
+use super::Config;
 
 /// A configuration that can replace the one in force without a restart.
 #[derive(Debug)]
@@ -34,9 +34,7 @@ impl Config {
         if discriminant(&self.origin.kind) != discriminant(&next.origin.kind) {
             kept.keep("origin.kind", &self.origin.kind, &mut next.origin.kind);
         }
-        // Keys learned from the origin would be lost, and a store is opened only at the start.
-        let is_learned = |keys: &Keys| matches!(keys, Keys::Origin { .. });
-        if is_learned(&self.keys) != is_learned(&next.keys) || (next.keys == Keys::Store && !has_store) {
+        if discriminant(&self.keys) != discriminant(&next.keys) {
             kept.keep("keys.source", &self.keys, &mut next.keys);
         }
         if next.limits.counts_days() && !has_store {

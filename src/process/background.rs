@@ -17,7 +17,8 @@ use crate::gateway::Gateway;
 use crate::store::Store;
 use crate::tls::ends_soon;
 
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// How often the log warns of a certificate that ends soon.
+pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long the access log, the audit log and the decision record may take to be written after a defect, and how long the
 /// process log after them: the process ends within a second.
@@ -38,11 +39,11 @@ pub(super) fn supervise(name: &'static str, logs: &Logs, task: impl Future<Outpu
     });
 }
 
-/// Warns each day of the certificates for callers and admins that end soon, as the start did. `admin`: when that one ends, in
-/// Unix seconds.
-pub(super) async fn warn_of_ends(tls: Option<Arc<Tls>>, admin: Option<i64>, clock: Clock) {
+/// Warns again and again of the certificates for callers and admins that end soon, as the start did. `admin`: when that one
+/// ends, in Unix seconds.
+pub(super) async fn warn_of_ends(tls: Option<Arc<Tls>>, admin: Option<i64>, clock: Clock, every: Duration) {
     loop {
-        sleep(DAY).await;
+        sleep(every).await;
         let callers = tls.as_ref().and_then(|tls| tls.certificate_expires());
         for (setting, to) in [("server.tls", callers), ("admin.tls", admin)] {
             let warning = to.and_then(|to| ends_soon(setting, to, clock.unix()));
@@ -51,58 +52,63 @@ pub(super) async fn warn_of_ends(tls: Option<Arc<Tls>>, admin: Option<i64>, cloc
     }
 }
 
-/// What the gateway's background tasks have to do before the process ends.
-#[derive(Debug)]
-pub(super) struct BackgroundTasks {
-    store: Option<Arc<Store>>,
+/// Starts the tasks that need the store, and those that share limits with other nodes and hear of their writes.
+pub(super) fn start_tasks(
+    gateway: &Arc<Gateway>,
+    logs: &Logs,
+    store: Option<&Arc<Store>>,
+    limits: Option<Arc<SharedLimits>>,
+    stream: Option<RedisStream>,
+) {
+    if let Some(store) = store {
+        let parts = || (gateway.clone(), store.clone());
+        let (_, store) = parts();
+        supervise("the thread that writes to the store", logs, async move { store.writer_ended().await });
+        let (gateway, store) = parts();
+        let follow = async move { gateway.follow_store(&store).await };
+        supervise("the task that follows the store's changes", logs, follow);
+        let (gateway, store) = parts();
+        supervise("the task that keeps the counts of keys", logs, async move { gateway.flush_usage(&store).await });
+    }
+    if let Some(stream) = stream {
+        let gateway = gateway.clone();
+        let hear = async move { gateway.follow_peers(&stream).await };
+        supervise("the task that hears of other nodes' writes", logs, hear);
+    }
+    if let Some(limits) = limits {
+        let gateway = gateway.clone();
+        let share = async move { limits.run(|node| gateway.describe(node)).await };
+        supervise("the task that shares limits with other nodes", logs, share);
+    }
 }
 
-impl BackgroundTasks {
-    /// Starts the tasks that need the store, and those that share limits with other nodes and hear of their writes.
-    pub(super) fn start(
-        gateway: &Arc<Gateway>,
-        logs: &Logs,
-        store: Option<Arc<Store>>,
-        limits: Option<Arc<SharedLimits>>,
-        stream: Option<RedisStream>,
-    ) -> Self {
-        if let Some(store) = &store {
-            let (writes, follows, flushes) =
-                (store.clone(), (gateway.clone(), store.clone()), (gateway.clone(), store.clone()));
-            supervise("the thread that writes to the store", logs, async move { writes.writer_ended().await });
-            supervise("the task that follows the store's changes", logs, async move {
-                follows.0.follow_store(&follows.1).await;
-            });
-            supervise("the task that keeps the counts of keys", logs, async move {
-                flushes.0.flush_usage(&flushes.1).await;
-            });
-        }
-        if let Some(stream) = stream {
-            let gateway = gateway.clone();
-            supervise("the task that hears of other nodes' writes", logs, async move {
-                gateway.follow_peers(&stream).await;
-            });
-        }
-        if let Some(limits) = limits {
-            let gateway = gateway.clone();
-            supervise("the task that shares limits with other nodes", logs, async move {
-                limits.run(|node| gateway.describe(node)).await;
-            });
-        }
-        BackgroundTasks { store }
-    }
+#[cfg(test)]
+mod tests {
+    use std::fs::read_to_string;
 
-    /// Tells the other nodes that this process stops, and writes the last counts of keys to the store within `limit`.
-    pub(super) async fn finish(self, gateway: &Gateway, limit: Duration) {
-        // Where a write is still under way, the others are to take this node for one that ended without a word.
-        if let (Some(peers), true) = (gateway.peers(), gateway.end_writes()) {
-            peers.bus.leave().await;
-        }
-        if let Some(store) = &self.store {
-            gateway.finish_usage(store, limit).await;
-        }
-        if let Some(limits) = gateway.shared_limits() {
-            limits.leave().await;
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_certificate_is_warned_of_each_day_from_14_days_before_its_end() {
+        let (log, clock) = (tempfile::NamedTempFile::new().unwrap(), Clock::manual(0));
+        let subscriber = tracing_subscriber::fmt().with_writer(Arc::new(log.reopen().unwrap())).finish();
+        let _guard = tracing::subscriber::set_default(subscriber);
+        let day = DAY.as_secs().cast_signed();
+        let warns = warn_of_ends(None, Some(20 * day), clock.clone(), Duration::ZERO);
+        let warnings = || read_to_string(log.path()).unwrap().matches("admin.tls.certificate ends at").count();
+        let looks = async {
+            sleep(Duration::from_millis(20)).await;
+            assert_eq!(warnings(), 0);
+            clock.set_unix(10 * day);
+            while warnings() < 3 {
+                yield_now().await;
+            }
+        };
+        tokio::select! {
+            () = warns => {}
+            () = looks => {}
         }
     }
 }

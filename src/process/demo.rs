@@ -1,18 +1,17 @@
 //! `serve --demo`: a gateway with settings of its own, whatever the configuration says: on loopback, with a temporary
 //! store that is filled here and removed at the end. Explains how to try it.
 
-use std::io;
 use std::net::{Ipv4Addr, TcpListener};
+use std::sync::Arc;
 
 use tempfile::TempDir;
 
 use super::ProcessError;
 use crate::clock::Clock;
 use crate::config::{self, Loaded};
-use crate::edge::ListeningSocket;
-use crate::keys::ApiKey;
 use crate::model::Scope;
-use crate::store::{KeyRecord, Mode, Store};
+use crate::records::{Records, key};
+use crate::store::{IfMissing, Mode, Store};
 
 /// What is in its store, as `guildgate import` reads it.
 const RECORDS: &str = r#"
@@ -33,62 +32,40 @@ const ADA: u64 = 190_551_803_669_118_976;
 /// The demo's folder, which is removed when this is dropped, and the key that it prints.
 #[derive(Debug)]
 pub(super) struct Demo {
-    key: ApiKey,
-    folder: TempDir,
+    key: String,
+    _folder: TempDir,
 }
 
 impl Demo {
-    /// Makes both.
-    pub(super) fn prepare() -> Result<Self, ProcessError> {
-        let folder = tempfile::Builder::new().prefix("guildgate-demo-").tempdir();
-        let folder =
-            folder.map_err(|e| ProcessError::Failed(format!("cannot make a folder for the demo's store: {e}")))?;
-        Ok(Demo { key: ApiKey::generate().map_err(ProcessError::Failed)?, folder })
-    }
-
-    /// Its gateway.toml, and the sockets that this names. Relative paths, the defaults of `origin.store` and `admin.token`
-    /// among them, are in its folder.
-    pub(super) fn settings(&self) -> Result<(Loaded, Vec<ListeningSocket>), ProcessError> {
-        let failed = |e: io::Error| ProcessError::Failed(format!("the demo finds no port: {e}"));
+    /// Makes both, with a store of one guild, its key, members, warns and reviews, and a gateway.toml. Relative paths, the
+    /// defaults of `origin.store` and `admin.token` among them, are in the folder.
+    pub(super) async fn prepare() -> Result<(Loaded, Self), ProcessError> {
+        let failed = |why: String| ProcessError::Failed(format!("the demo cannot start: {why}"));
+        let folder = tempfile::Builder::new().prefix("guildgate-demo-").tempdir().map_err(|e| failed(e.to_string()))?;
         // It starts on any free port rather than not at all.
-        let bind = |port| {
-            let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
-            let socket = bound.or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
-            let address = socket.local_addr()?.to_string();
-            Ok((address.clone(), ListeningSocket::new(address, socket.into())?))
-        };
-        let (callers, for_callers) = bind(8080).map_err(failed)?;
-        let (admins, for_admins) = bind(9180).map_err(failed)?;
-        let text = format!("server.listen = [\"{callers}\"]\norigin.kind = \"builtin\"\nadmin.listen = \"{admins}\"\n");
-        let loaded = config::load_str(&text, self.folder.path(), "the demo's settings");
-        Ok((loaded.map_err(|faults| ProcessError::Unusable(faults.to_string()))?, vec![for_callers, for_admins]))
-    }
-
-    /// Puts one guild, its key, members, warns and reviews into the store.
-    pub(super) async fn fill(&self, store: &Store) -> Result<(), ProcessError> {
+        let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+        let [callers, admins] = [8080, 9180].map(|port| Some(port).filter(is_free).unwrap_or_default());
+        let text = format!(
+            "server.listen = [\"127.0.0.1:{callers}\"]\norigin.kind = \"builtin\"\nadmin.listen = \"127.0.0.1:{admins}\"\n"
+        );
+        let loaded =
+            config::load_str(&text, folder.path(), "the demo's settings").map_err(|e| failed(e.to_string()))?;
+        let store = Store::open(&loaded.config.origin.store, IfMissing::Make).await?;
         let imported = store.import(|| Ok(RECORDS.trim_start().as_bytes()), Mode::AllOrNothing, drop).await;
-        imported.map_err(|e| ProcessError::Failed(e.to_string()))?.commit().await?;
-        let key = KeyRecord {
-            id: "k_demo".into(),
-            name: "demo".into(),
-            guild: GUILD.parse().map_err(|e: &str| ProcessError::Failed(e.to_owned()))?,
-            digest: self.key.digest(),
-            tier: None,
-            scope: Scope::Write,
-            created: Clock::system().unix(),
-            expires: None,
-            last_used: None,
-            previous: None,
-        };
-        Ok(store.create_key(key).await?)
+        imported.map_err(|e| failed(e.to_string()))?.commit().await?;
+        let guild = GUILD.parse().map_err(|e| failed(format!("{e}")))?;
+        let input = key::KeyInput { guild, name: "demo".to_owned(), tier: None, scope: Scope::Write, expires: None };
+        let records = Records { store, config: Arc::new(loaded.config.clone()), clock: Clock::system() };
+        let key = key::create(&records, input).await?.key;
+        Ok((loaded, Demo { key, _folder: folder }))
     }
 
     /// The key, and a curl command that uses it.
     pub(super) fn instructions(&self, url: &str) -> String {
-        let key = self.key.reveal();
+        let key = &self.key;
         format!(
             "This server has a temporary guild, which is removed when you press Ctrl-C. Its key:\n\n{key}\n\nRead a member's \
-             points:\n\ncurl -d memberID={ADA} -H 'Authorization: {key}' {url}/getPoints\n"
+             points:\n\ncurl -d memberID={ADA} -H 'Authorization: {key}' {url}/getPoints\n\n"
         )
     }
 }

@@ -1,7 +1,6 @@
 //! The logs: the process log, and those that requests are written to: the access log, the record of decisions, the audit
 //! log, and the export of traces.
 
-use std::convert::Infallible;
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +29,11 @@ pub(super) struct Logs {
 
 impl Logs {
     /// Opens the logs that are configured.
-    pub(super) fn open(process: Arc<ProcessLog>, config: &Log, clock: &Clock) -> Result<Self, ProcessError> {
+    pub(super) fn open(
+        process: Arc<ProcessLog>,
+        config: &Log,
+        clock: &Clock,
+    ) -> Result<Self, ProcessError> {
         let access = AccessLog::open(&config.access, config.is_json()).map_err(cannot_open("access"))?;
         let open = |path: &Path| DecisionLog::open(path, config.decisions_max_size, clock.clone());
         let decisions = config.decisions.as_deref().map(open).transpose().map_err(cannot_open("decisions"))?;
@@ -55,31 +58,25 @@ impl Logs {
         observer
     }
 
-    /// Opens new files where the old ones were moved away. The record of decisions is opened for each block.
-    pub(super) fn reopen(&self) {
-        self.access.iter().for_each(|access| access.reopen());
-        self.audit.iter().for_each(|audit| audit.reopen());
-    }
-
-    /// Does so at each of these signals, for ever.
-    pub(super) async fn reopen_at(self, mut signal: Signal) -> Infallible {
+    /// Opens new files where the old ones were moved away, at each of these signals, for ever.
+    pub(super) async fn reopen_at(self, mut hangup: Signal, mut user_defined: Signal) {
         loop {
-            signal.recv().await;
-            self.reopen();
+            tokio::select! {
+                _ = hangup.recv() => {}
+                _ = user_defined.recv() => {}
+            }
+            self.access.iter().for_each(|access| access.reopen());
+            self.audit.iter().for_each(|audit| audit.reopen());
         }
     }
 
-    /// Writes what is left to all but the process log, within this time. One that hangs takes none of it from the others.
+    /// Writes what is left to all but the process log, within this time: first the files, then the access log, which
+    /// may go to a pipe that nobody reads, then what another machine takes.
     pub(super) fn close(&self, within: Duration) {
         let deadline = Instant::now() + within;
-        self.decisions.iter().for_each(|decisions| decisions.begin_close());
-        self.access.iter().for_each(|access| access.begin_close());
-        self.audit.iter().for_each(|audit| audit.begin_close());
-        #[cfg(feature = "otlp")]
-        self.traces.iter().for_each(|traces| traces.begin_close());
         self.decisions.iter().for_each(|decisions| decisions.close(deadline));
-        self.access.iter().for_each(|access| access.close(deadline));
         self.audit.iter().for_each(|audit| audit.close(deadline));
+        self.access.iter().for_each(|access| access.close(deadline));
         #[cfg(feature = "otlp")]
         self.traces.iter().for_each(|traces| traces.close(deadline));
     }

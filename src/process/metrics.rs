@@ -6,7 +6,8 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::param::{clock_ticks_per_second, page_size};
+use rustix::param::page_size;
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::admin::{ProcessState, Reloads};
 use crate::store::Store;
@@ -15,16 +16,10 @@ use crate::telemetry::metrics::{Collector, DescriptorEncoder, counter, counters,
 /// Reads what is known of the process.
 #[derive(Debug)]
 pub(super) struct ProcessMetrics {
-    started: i64,
-    state: Arc<ProcessState>,
-    store: Option<Arc<Store>>,
-}
-
-impl ProcessMetrics {
-    /// For a process that was started at `unix`.
-    pub(super) fn new(unix: i64, state: Arc<ProcessState>, store: Option<Arc<Store>>) -> Self {
-        ProcessMetrics { started: unix, state, store }
-    }
+    /// When it was, in Unix seconds.
+    pub(super) started: i64,
+    pub(super) state: Arc<ProcessState>,
+    pub(super) store: Option<Arc<Store>>,
 }
 
 impl Collector for ProcessMetrics {
@@ -33,16 +28,11 @@ impl Collector for ProcessMetrics {
         let version = [([("version", env!("CARGO_PKG_VERSION"))], 1.0)];
         gauges(encoder, "guildgate_build_info", "The version that runs", version)?;
         let config = [([("hash", self.state.config.read().loaded.config.hash.to_string())], 1.0)];
-        gauges(
-            encoder,
-            "guildgate_config_info",
-            "The hash of the configuration in force, as in the access log",
-            config,
-        )?;
+        gauges(encoder, "guildgate_config_info", "The hash of the configuration in force", config)?;
         let Reloads { accepted, rejected, since, .. } = &self.state.reloads;
         let results = [("accepted", accepted), ("rejected", rejected)];
         let reloads = results.map(|(result, n)| ([("result", result)], n.load(Ordering::Relaxed)));
-        counters(encoder, "guildgate_config_reloads", "Reloads of gateway.toml", reloads)?;
+        counters(encoder, "guildgate_config_reloads", "Reloads of gateway.toml; rejected files", reloads)?;
         let help = "Since when the configuration in force is, in Unix seconds";
         let since = since.load(Ordering::Relaxed);
         gauge(encoder, "guildgate_config_in_force_since_timestamp_seconds", help, since as f64)?;
@@ -53,9 +43,8 @@ impl Collector for ProcessMetrics {
         }
         let help = "When the process started, in Unix seconds";
         gauge(encoder, "process_start_time_seconds", help, self.started as f64)?;
-        if let Some(seconds) = cpu_seconds() {
-            counter(encoder, "process_cpu_seconds", "User and system time", seconds)?;
-        }
+        let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ProcessCPUTime);
+        counter(encoder, "process_cpu_seconds", "User and system time", tv_sec as f64 + tv_nsec as f64 / 1e9)?;
         if let Some(bytes) = resident_bytes() {
             gauge(encoder, "process_resident_memory_bytes", "Resident memory", bytes as f64)?;
         }
@@ -64,14 +53,6 @@ impl Collector for ProcessMetrics {
         }
         Ok(())
     }
-}
-
-/// User and system time so far (proc(5): `stat`, fields 14 and 15, counted after the name in parentheses).
-fn cpu_seconds() -> Option<f64> {
-    let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
-    let ticks: u64 = fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
-    Some(ticks as f64 / clock_ticks_per_second() as f64)
 }
 
 fn resident_bytes() -> Option<u64> {
@@ -84,8 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_process_uses_time_and_memory() {
+    fn the_process_uses_memory() {
         assert!(resident_bytes().unwrap() > 1 << 20);
-        assert!(cpu_seconds().unwrap() >= 0.0);
     }
 }

@@ -1,43 +1,38 @@
-//! The running process of `guildgate serve`, in three stages that are three types: `Startup` builds every part,
-//! `Serving` waits for the reason to end, and `Draining` finishes what is under way. Reloads, file watching, signals,
-//! systemd notification and the hand-over between two processes belong here. This module connects parts only: the rules
-//! of a request are in `gateway`, and the network is in `edge`.
+//! The running process of `guildgate serve`: `startup` builds every part, and `Serving` accepts, waits for the reason to
+//! end, and finishes what is under way. Reloads, signals, systemd notification and the hand-over between two processes
+//! belong here. This module connects parts only: the rules of a request are in `gateway`, and the network is in `edge`.
 
-mod admin; // the admin listener
 mod background; // the tasks without which a process cannot go on
 mod demo; // serve --demo
-mod draining; // from the reason to end to the process's end
 pub mod handover; // one process takes over from another
 mod logs; // the access log and the decision record
 mod loopback; // a gateway of a command's own
 mod metrics; // what /metrics shows of the process
 pub mod preflight; // checks of what the configuration names on this machine
 mod reload; // new files in force while serving
-mod serving; // from the ready lines to the reason to end
+mod serving; // from the first connection to the last
 mod signals; // SIGTERM, SIGINT, SIGHUP
-mod startup; // from the arguments to the ready lines
+mod startup; // from the configuration to the first connection
 mod systemd; // sd_notify
-mod watch; // changes of files
 
 use std::env::current_dir;
-use std::future::pending;
-use std::path::{PathBuf, absolute};
+use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
 
 use tokio::runtime::Builder;
+use tokio::signal::unix::SignalKind;
 
-use crate::config::{self, LoadError, Loaded};
+use crate::config::{self, Loaded};
 use crate::keys::hide_keys;
 use crate::store::StoreError;
 use crate::telemetry::{self, CLOSE_TIMEOUT};
 
-pub use loopback::LoopbackGateway;
+pub use loopback::start_loopback;
 pub use signals::HeldSignals;
 
+use background::supervise;
 use demo::Demo;
-use serving::StopReason;
-use signals::{ReloadSignals, StopSignals};
-use startup::Startup;
+use signals::{listen, stopped};
 
 /// Open files without which no server starts: those of the runtimes, listeners, store and logs, before any connection.
 const LEAST_FILES: u64 = 256;
@@ -66,12 +61,6 @@ impl ProcessError {
     }
 }
 
-impl From<LoadError> for ProcessError {
-    fn from(error: LoadError) -> Self {
-        ProcessError::Unusable(error.to_string())
-    }
-}
-
 impl From<StoreError> for ProcessError {
     fn from(error: StoreError) -> Self {
         ProcessError::Failed(error.to_string())
@@ -88,14 +77,21 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| ProcessError::Failed(format!("cannot start a runtime: {e}")))?;
     // Before all that takes time, and before there are other threads, which would hold the signals back as well.
-    let reload_signals = runtime.block_on(async { ReloadSignals::register() })?;
-    drop(held);
+    let in_runtime = runtime.enter();
+    let [hangup, hangup_for_logs] = [listen(SignalKind::hangup())?, listen(SignalKind::hangup())?];
+    let reopen = listen(SignalKind::user_defined1())?;
+    // A write beyond `ulimit -f` fails from now on, as on a full disk.
+    drop(listen(SignalKind::from_raw(nix::libc::SIGXFSZ))?);
+    drop((in_runtime, held));
     // Looked at before it is read, so that no later change is missed.
-    let mut looked = watch::look([reload::config_file(config_path.as_deref())]);
-    let demo = demo.then(Demo::prepare).transpose()?.map(Arc::new);
-    let (loaded, sockets) = match &demo {
-        Some(demo) => demo.settings()?,
-        None => (config::load(config_path.as_deref())?, Vec::new()),
+    let file = config_path.as_deref().unwrap_or(Path::new(config::DEFAULT_FILE)).to_owned();
+    let before = reload::look([file.clone()]);
+    let (loaded, demo) = match demo {
+        true => runtime.block_on(Demo::prepare()).map(|(loaded, demo)| (loaded, Some(demo)))?,
+        false => {
+            let loaded = config::load(config_path.as_deref());
+            (loaded.map_err(|e| ProcessError::Unusable(e.to_string()))?, None)
+        }
     };
     let json = loaded.config.log.is_json();
     let log = Arc::new(
@@ -105,18 +101,33 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
     telemetry::log_panics();
     let result = runtime.block_on(async {
         log_start(&loaded, demo.is_some());
-        looked.extend(reload::look_at_files(&loaded.config));
+        let mut looked = reload::look(reload::all_files(&file, &loaded.config));
+        looked.extend(before);
         let inputs = preflight::check(&loaded)?;
-        let shadow = loaded.config.limits.shadow_warning().map(str::to_owned);
-        let warnings = loaded.warnings.iter().map(ToString::to_string).chain(shadow);
-        warnings.chain(inputs.warnings(&loaded.config)).for_each(|warning| tracing::warn!("{warning}"));
-        let (demo, log) = (demo.clone(), log.clone());
-        let startup = Startup { config_path, loaded, inputs, looked, demo, sockets, log, open_files };
-        start_and_serve(startup, reload_signals).await
+        log_warnings(&loaded);
+        inputs.warnings(&loaded.config).iter().for_each(|warning| tracing::warn!("{warning}"));
+        // Until the start is done, a stop signal ends the process at once.
+        let mut stop_signals = [listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?];
+        let start = startup::start((file, looked), loaded, inputs, demo.is_some(), log.clone(), open_files);
+        let (mut serving, urls, reloader) = tokio::select! {
+            biased;
+            () = stopped(&mut stop_signals) => return Ok(()),
+            started = start => started?,
+        };
+        serving.accept(&urls, demo.as_ref()).await?;
+        // Files are followed until the process ends: a key that is taken out of its file is refused however long a drain
+        // takes.
+        if let Some(reloader) = reloader {
+            supervise("the task that reloads files", &serving.logs, reloader.run(hangup));
+        }
+        let logs = serving.logs.clone();
+        supervise("the task that reopens the logs", &serving.logs, logs.reopen_at(hangup_for_logs, reopen));
+        serving.run(stop_signals).await;
+        Ok(())
     });
     // Does not wait for the resolution of a name. The tasks that hold a demo's store end before its folder goes.
     runtime.shutdown_background();
-    let result = result.map_err(|error| {
+    let result = result.map_err(|error: ProcessError| {
         if !json {
             return error;
         }
@@ -127,30 +138,10 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
     result
 }
 
-/// Runs the three stages. Until the start is done, a stop signal ends the process at once.
-async fn start_and_serve(startup: Startup, signals: ReloadSignals) -> Result<(), ProcessError> {
-    let mut stop_signals = StopSignals::register()?;
-    let built = tokio::select! {
-        biased;
-        () = stop_signals.recv() => return Ok(()),
-        built = startup.run() => built?,
-    };
-    let (serving, reloader) = built.serve().await?;
-    let ReloadSignals { sighup, sigusr1, .. } = signals;
-    let reload = async {
-        match reloader {
-            Some(reloader) => reloader.run(sighup).await,
-            None => pending().await,
-        }
-    };
-    let reopen = serving.logs.clone().reopen_at(sigusr1);
-    tokio::select! {
-        () = async { serving.run(stop_signals).await.finish().await } => Ok(()),
-        // Files are followed until the process ends: a key that is taken out of its file is refused however long a drain
-        // takes. A file that cannot be read to its end delays no stop.
-        never = reload => match never {},
-        never = reopen => match never {},
-    }
+/// What the operator should know of a configuration, and need not change.
+fn log_warnings(loaded: &Loaded) {
+    loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    loaded.config.limits.shadow_warning().inspect(|warning| tracing::warn!("{warning}"));
 }
 
 /// The first line of a start: what runs, and by which configuration.

@@ -4,14 +4,14 @@
 
 use std::fs;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use rustix::fs::{Access as Permission, access};
 
 use super::ProcessError;
-use crate::admin::{ReloadFault, Tokens};
+use crate::admin::Tokens;
 use crate::config::secret::Source;
 use crate::config::{Access, Config, Keys, Listen, Loaded, OriginKind, PemFile, PostgresTls, SettingFault, StoreAt};
 use crate::files::folder_of;
@@ -39,53 +39,16 @@ impl Inputs {
         let certificates = [&self.certificate, &self.admin_certificate].into_iter().flatten();
         let mut warnings: Vec<String> = certificates.flat_map(|certificate| certificate.warnings.clone()).collect();
         warnings.extend(config.admin.listener().into_iter().flat_map(Tokens::warnings));
-        if let (Keys::File(path), Some([])) = (&config.keys, self.keys.as_deref()) {
-            warnings.push(format!("{}: the key file holds no key, so every request is refused", path.display()));
-        }
+        warnings.extend(self.keys.iter().filter_map(|keys| no_keys_warning(config, keys)));
         warnings
     }
 }
 
-impl Inputs {
-    /// Reads the files of `config`, which was loaded from `loaded`. `running` is the configuration in force, if there
-    /// is one: the certificate and the key file are read only where their settings differ from it, because a change of
-    /// their content is another reload.
-    ///
-    /// # Errors
-    /// Every fault, `faults` included, with its place in the configuration or in the key file.
-    pub(super) fn read(
-        loaded: &Loaded,
-        config: &Config,
-        running: Option<&Config>,
-        mut faults: Vec<SettingFault>,
-    ) -> Result<Inputs, Vec<ReloadFault>> {
-        let (mut inputs, mut key_faults) = (Inputs::default(), Vec::new());
-        if let Some(files) = &config.server.tls
-            && running.is_none_or(|running| running.server.tls.as_ref() != Some(files))
-        {
-            inputs.certificate = Certificate::load("server.tls", files).map_err(|fault| faults.push(fault)).ok();
-        }
-        // The admin listener is set up at the start only.
-        if let (Some(listener), None) = (config.admin.listener(), running) {
-            faults.extend(Tokens::faults(listener));
-            let certificate = listener.tls.as_ref().map(|files| Certificate::load("admin.tls", files)).transpose();
-            inputs.admin_certificate = certificate.map_err(|fault| faults.push(fault)).ok().flatten();
-        }
-        if let OriginKind::Http(upstreams) = &config.origin.kind {
-            inputs.upstream_tls = origin::Tls::load(upstreams).map_err(|fault| faults.push(fault)).ok().flatten();
-        }
-        if let Keys::File(path) = &config.keys
-            && running.is_none_or(|running| running.keys != config.keys)
-        {
-            match read_key_file(path) {
-                Ok(keys) => inputs.keys = Some(keys),
-                Err(KeyFileError::Unusable(why)) => faults.push(SettingFault::new("keys.file", why)),
-                Err(KeyFileError::Faults(found)) => key_faults = ReloadFault::of_file(&found),
-            }
-        }
-        let faults = [ReloadFault::of_file(&loaded.faults(&faults)), key_faults].concat();
-        if faults.is_empty() { Ok(inputs) } else { Err(faults) }
-    }
+/// The warning about a key file that holds these keys.
+pub(super) fn no_keys_warning(config: &Config, keys: &[ListedKey]) -> Option<String> {
+    let Keys::File(path) = &config.keys else { return None };
+    let warning = || format!("{}: the key file holds no key, so every request is refused", path.display());
+    keys.is_empty().then(warning)
 }
 
 /// Checks everything that the configuration names, and reads its files.
@@ -93,70 +56,84 @@ impl Inputs {
 /// # Errors
 /// Every fault, as [`ProcessError::Unusable`].
 pub fn check(loaded: &Loaded) -> Result<Inputs, ProcessError> {
-    let config = &loaded.config;
-    let mut faults = faults_of_outputs(config);
-    for (setting, address) in tcp_addresses(config) {
-        // On any port: that another process or user has this one is no fault of the configuration.
-        if let Err(error) = TcpListener::bind((address.ip(), 0))
-            && error.kind() == io::ErrorKind::AddrNotAvailable
-        {
-            faults.push(SettingFault::new(&setting, format!("{address} is no address of this machine: {error}")));
-        }
-    }
-    if let (true, StoreAt::Postgres(at)) = (config.needs_store(), &config.origin.store)
-        && let PostgresTls::Verified { roots: Some(roots), .. } = &at.tls
-        && let Err(fault) = PemFile::read("sslrootcert", roots).and_then(|file| file.roots())
-    {
-        faults.push(SettingFault { setting: "origin.store".to_owned(), message: fault.to_string() });
-    }
-    let lines = |faults: Vec<ReloadFault>| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-    Inputs::read(loaded, config, None, faults).map_err(|faults| ProcessError::Unusable(lines(faults)))
-}
-
-fn tcp_addresses(config: &Config) -> impl Iterator<Item = (String, SocketAddr)> {
-    let admin = config.admin.listener().into_iter().map(|listener| ("admin.listen".to_owned(), listener.address));
-    let server = config.server.listen.iter().enumerate().filter_map(|(i, listen)| match listen {
-        Listen::Tcp(address) => Some((format!("server.listen[{i}]"), *address)),
-        Listen::Unix(_) => None,
-    });
-    server.chain(admin)
-}
-
-/// Why the files and sockets that the server makes or writes cannot be.
-fn faults_of_outputs(config: &Config) -> Vec<SettingFault> {
-    let mut faults = Vec::new();
-    let mut check = |setting: &str, path: &Path, fault: fn(&Path) -> Option<String>| {
-        let fault = missing_folder(path).or_else(|| fault(path));
-        faults.extend(fault.map(|why| SettingFault::new(setting, why)));
-    };
-    if let (true, StoreAt::Sqlite(path)) = (config.needs_store(), &config.origin.store) {
-        check("origin.store", path, |_| None); // the store itself checks the rest
-    }
+    let (config, mut faults, mut inputs, mut key_faults) = (&loaded.config, Vec::new(), Inputs::default(), None);
+    check_server(config, &mut faults);
+    check_store(config, &mut faults);
     if let Access::File(path) = &config.log.access {
-        check("log.access", path, not_writable);
+        faults.extend(not_writable("log.access", path));
     }
-    if let Some(path) = &config.log.decisions {
-        check("log.decisions", path, |path| {
-            not_writable(path).or_else(|| decisions::check(path).err().map(|error| error.to_string()))
-        });
+    for (setting, path) in [("log.decisions", &config.log.decisions), ("log.audit", &config.log.audit)] {
+        faults.extend(path.iter().filter_map(|path| not_writable(setting, path)));
     }
-    for (i, listen) in config.server.listen.iter().enumerate() {
-        if let Listen::Unix(path) = listen {
-            check(&format!("server.listen[{i}]"), path, other_than_socket);
+    if let Some(Err(error)) = config.log.decisions.as_deref().map(decisions::check) {
+        faults.push(SettingFault::new("log.decisions", error.to_string()));
+    }
+    if let Some(admin) = config.admin.listener() {
+        faults.extend(Tokens::faults(admin));
+        if let Source::File(path) = admin.token.source()
+            && !Path::new(path).exists()
+        {
+            faults.extend(not_writable("admin.token", Path::new(path)));
+        }
+        inputs.admin_certificate =
+            admin.tls.as_ref().and_then(|pair| keep(Certificate::load("admin.tls", pair), &mut faults));
+    }
+    if let OriginKind::Http(upstreams) = &config.origin.kind {
+        inputs.upstream_tls = keep(origin::Tls::load(upstreams), &mut faults).flatten();
+    }
+    inputs.certificate =
+        config.server.tls.as_ref().and_then(|pair| keep(Certificate::load("server.tls", pair), &mut faults));
+    if let Keys::File(path) = &config.keys {
+        match read_key_file(path) {
+            Ok(keys) => inputs.keys = Some(keys),
+            Err(KeyFileError::Unusable(why)) => faults.push(SettingFault::new("keys.file", why)),
+            Err(KeyFileError::Faults(found)) => key_faults = Some(found.to_string()),
         }
     }
-    if let Some(path) = &config.server.handover {
-        check("server.handover", path, other_than_socket);
+    let faults = (!faults.is_empty()).then(|| loaded.faults(&faults).to_string());
+    let lines: Vec<String> = faults.into_iter().chain(key_faults).collect();
+    if lines.is_empty() { Ok(inputs) } else { Err(ProcessError::Unusable(lines.join("\n"))) }
+}
+
+fn keep<T>(read: Result<T, SettingFault>, faults: &mut Vec<SettingFault>) -> Option<T> {
+    read.map_err(|fault| faults.push(fault)).ok()
+}
+
+/// The addresses and the sockets that the server makes.
+fn check_server(config: &Config, faults: &mut Vec<SettingFault>) {
+    let server =
+        config.server.listen.iter().enumerate().map(|(i, listen)| (format!("server.listen[{i}]"), listen.clone()));
+    let admin = config.admin.listener().map(|listener| ("admin.listen".to_owned(), Listen::Tcp(listener.address)));
+    let handover = config.server.handover.iter().map(|path| ("server.handover".to_owned(), Listen::Unix(path.clone())));
+    for (setting, listen) in server.chain(admin).chain(handover) {
+        let fault = match &listen {
+            // On any port: that another process or user has this one is no fault of the configuration.
+            Listen::Tcp(address) => TcpListener::bind((address.ip(), 0)).err().and_then(|error| {
+                let is_other = error.kind() == io::ErrorKind::AddrNotAvailable;
+                is_other.then(|| format!("{address} is no address of this machine: {error}"))
+            }),
+            Listen::Unix(path) => missing_folder(path).or_else(|| {
+                let is_other = fs::symlink_metadata(path).is_ok_and(|file| !file.file_type().is_socket());
+                is_other.then(|| format!("{} exists and is not a socket; name another path", path.display()))
+            }),
+        };
+        faults.extend(fault.map(|why| SettingFault::new(&setting, why)));
     }
-    if let Some(path) = &config.log.audit {
-        check("log.audit", path, not_writable);
-    }
-    if let Some(Source::File(path)) = config.admin.listener().map(|listener| listener.token.source())
-        && !Path::new(path).exists()
-    {
-        check("admin.token", Path::new(path), not_writable);
-    }
-    faults
+}
+
+/// What the store's own opening does not check.
+fn check_store(config: &Config, faults: &mut Vec<SettingFault>) {
+    let fault = match &config.origin.store {
+        _ if !config.needs_store() => None,
+        StoreAt::Sqlite(path) => missing_folder(path),
+        StoreAt::Postgres(at) => match &at.tls {
+            PostgresTls::Verified { roots: Some(roots), .. } => {
+                PemFile::read("sslrootcert", roots).and_then(|file| file.roots()).err().map(|fault| fault.to_string())
+            }
+            _ => None,
+        },
+    };
+    faults.extend(fault.map(|why| SettingFault::new("origin.store", why)));
 }
 
 fn missing_folder(path: &Path) -> Option<String> {
@@ -165,16 +142,14 @@ fn missing_folder(path: &Path) -> Option<String> {
     (!folder.is_dir()).then(|| format!("the folder of {path} does not exist; make it (mkdir -p {shown})"))
 }
 
-fn not_writable(path: &Path) -> Option<String> {
-    if path.is_dir() {
-        return Some(format!("{} is a folder; name a file in it", path.display()));
-    }
+/// Why the server cannot write the file of this setting.
+fn not_writable(setting: &str, path: &Path) -> Option<SettingFault> {
     let written = if path.exists() { path.to_owned() } else { folder_of(path) };
-    let error = access(&written, Permission::WRITE_OK).err()?;
-    Some(format!("{} cannot be written: {}", written.display(), io::Error::from(error)))
-}
-
-fn other_than_socket(path: &Path) -> Option<String> {
-    let is_other = fs::symlink_metadata(path).is_ok_and(|file| !file.file_type().is_socket());
-    is_other.then(|| format!("{} exists and is not a socket; name another path", path.display()))
+    let denied = || {
+        let error = io::Error::from(access(&written, Permission::WRITE_OK).err()?);
+        Some(format!("{} cannot be written: {error}", written.display()))
+    };
+    let folder = || path.is_dir().then(|| format!("{} is a folder; name a file in it", path.display()));
+    let fault = missing_folder(path).or_else(folder).or_else(denied);
+    fault.map(|why| SettingFault::new(setting, why))
 }

@@ -1,5 +1,5 @@
-//! The signals of a running server: SIGTERM and SIGINT end it, SIGHUP asks for a reload, SIGUSR1 reopens the logs. Once a
-//! signal is registered, it no longer ends the process by itself. Those that come before are held back (`HeldSignals`).
+//! The signals of a running server: SIGTERM and SIGINT end it, SIGHUP asks for a reload, SIGUSR1 reopens the logs. Those
+//! that come before it listens for them are held back (`HeldSignals`).
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal as Number};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -30,46 +30,18 @@ impl Drop for HeldSignals {
     }
 }
 
-fn listen(kind: SignalKind) -> Result<Signal, ProcessError> {
+/// Listens for a signal. From now on it no longer ends the process by itself.
+pub(super) fn listen(kind: SignalKind) -> Result<Signal, ProcessError> {
     signal(kind).map_err(|e| ProcessError::Failed(format!("cannot listen for signals: {e}")))
 }
 
-/// The signals that end nothing.
-pub(super) struct ReloadSignals {
-    pub(super) sighup: Signal,
-    pub(super) sigusr1: Signal,
-    /// SIGXFSZ: a write beyond `ulimit -f` fails, as on a full disk.
-    _file_too_long: Signal,
-}
-
-impl ReloadSignals {
-    /// Registers them, from now on.
-    pub(super) fn register() -> Result<Self, ProcessError> {
-        Ok(ReloadSignals {
-            sighup: listen(SignalKind::hangup())?,
-            sigusr1: listen(SignalKind::user_defined1())?,
-            _file_too_long: listen(SignalKind::from_raw(Number::SIGXFSZ as i32))?,
-        })
-    }
-}
-
 /// SIGTERM and SIGINT.
-pub(super) struct StopSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
+pub(super) type StopSignals = [Signal; 2];
 
-impl StopSignals {
-    /// Registers both, from now on.
-    pub(super) fn register() -> Result<Self, ProcessError> {
-        Ok(StopSignals { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
-    }
-
-    /// Waits for one of them.
-    pub(super) async fn recv(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
+/// Waits for one of them.
+pub(super) async fn stopped([terminate, interrupt]: &mut StopSignals) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
     }
 }

@@ -1,34 +1,35 @@
-//! The first stage of a process: builds every part in order. What the configuration names was checked before, and accepting
-//! connections is the last step that can fail. Until then the predecessor, if there is one, goes on serving.
+//! The start of a process: builds every part in order. What the configuration names was checked before. Until `start`
+//! returns, the predecessor, if there is one, goes on serving.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::admin::AdminStartup;
-use super::background::{BackgroundTasks, supervise, warn_of_ends};
-use super::demo::Demo;
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+
+use super::ProcessError;
+use super::background::{DAY, start_tasks, warn_of_ends};
 use super::handover::{Handover, Predecessor};
 use super::logs::Logs;
 use super::metrics::ProcessMetrics;
 use super::preflight::Inputs;
-use super::reload::{InForce, Reloader, config_file};
+use super::reload::{Reloader, States, look};
 use super::serving::Serving;
-use super::watch::States;
-use super::{ProcessError, systemd};
+use crate::admin::{AdminThread, ConfigInForce, Own, ProcessState, Shared, Tokens};
 use crate::clock::{Clock, Tick};
 use crate::cluster::bus::{Bus, Notice};
-use crate::cluster::{NodeState, RedisStream, START_TIMEOUT, SharedLimits};
+use crate::cluster::{RedisStream, START_TIMEOUT, SharedLimits};
 use crate::config::{Config, Keys, Listen, Loaded, OriginKind};
-use crate::edge::{Audience, BindError, CallerFiles, Edge, EdgeMetrics, Listener, ListeningSocket, Server, Tls};
+use crate::edge::{Audience, BindError, CallerFiles, Edge, EdgeMetrics, Listener, Server, Tls};
 use crate::gateway::{Gateway, KeyFile, KeyList, KeySource, State};
 use crate::keys::{LearnedKeyRules, LearnedKeys, ListedKey};
 use crate::limits::{DayCount, Policy, day_of};
 use crate::model::KeyId;
 use crate::origin::{self, Builtin, HttpOrigin, Origin};
 use crate::store::{IfMissing, Store};
+use crate::telemetry::ProcessLog;
 use crate::telemetry::metrics::Metrics;
-use crate::telemetry::{self, ProcessLog};
 use crate::tls::Certificate;
 
 /// Open files other than those of callers: store, logs, upstream connections of 256 requests, and runtimes.
@@ -37,143 +38,138 @@ const OTHER_FILES: usize = 512;
 /// Open files of each thread for requests, and of the one for handshakes beside it.
 const FILES_OF_A_THREAD: usize = 4;
 
-/// A process that does not accept connections yet.
-pub(super) struct Startup {
-    /// The path of the configuration file that the command line gives, if it gives one.
-    pub(super) config_path: Option<PathBuf>,
-    pub(super) loaded: Loaded,
-    pub(super) inputs: Inputs,
-    /// The states of the files before they were read.
-    pub(super) looked: States,
-    pub(super) demo: Option<Arc<Demo>>,
-    /// Those of a demo.
-    pub(super) sockets: Vec<ListeningSocket>,
-    pub(super) log: Arc<ProcessLog>,
-    /// How many files may be open.
-    pub(super) open_files: u64,
-}
+/// Reloads that are asked for at once; one more is told to try again.
+const RELOADS: usize = 4;
 
-/// A process whose parts are built and whose addresses are its own, so that it has only to accept connections.
-pub(super) struct Built {
-    serving: Serving,
-    urls: Vec<String>,
-    handover: Option<Handover>,
-    predecessor: Option<Predecessor>,
-    demo: Option<Arc<Demo>>,
-    /// `None`: a demo, whose configuration is not the file's.
-    reloader: Option<Reloader>,
-}
-
-/// The listening sockets, new ones or the predecessor's.
-struct Sockets {
-    predecessor: Option<Predecessor>,
-    listeners: Vec<Listener>,
-    admin: AdminStartup,
-    handover: Option<Handover>,
-}
-
-impl Startup {
-    /// Builds every part. May be dropped at any await: the addresses are the predecessor's until this returns.
-    pub(super) async fn run(self) -> Result<Built, ProcessError> {
-        let Startup { config_path, loaded, mut inputs, looked, demo, sockets, log, open_files } = self;
-        let is_demo = demo.is_some();
-        let threads = loaded.config.server.threads;
-        let caller_files = caller_files(&loaded.config, open_files);
-        let tls = inputs.certificate.take().map(|certificate| Tls::new(certificate, threads).map(Arc::new)).transpose();
-        let tls = tls.map_err(|e| ProcessError::Unusable(e.to_string()))?;
-        let admin_ends = inputs.admin_certificate.as_ref().and_then(Certificate::ends);
-        let Sockets { predecessor, listeners, admin, handover } =
-            Sockets::open(&loaded, inputs.admin_certificate.take(), sockets).await?;
-        let clock = Clock::system();
-        tokio::spawn(warn_of_ends(tls.clone(), admin_ends, clock.clone()));
-        let store = open_store(&loaded.config, demo.as_deref()).await?;
-        let logs = Logs::open(log, &loaded.config.log, &clock)?;
-        let file = config_file(config_path.as_deref());
-        let in_force = InForce { file, has_file: loaded.path.is_some(), warnings: loaded.warnings };
-        let (gateway, background) = build_gateway(loaded.config, inputs, store.as_ref(), &logs, clock).await?;
-        let urls = listeners.iter().map(|listener| listener.url().to_owned()).collect();
-        let edge = Edge::new(gateway.clone(), tls.clone(), caller_files);
-        let metrics = Metrics::new(vec![
-            Box::new(gateway.clone()),
-            Box::new(EdgeMetrics::new(&edge)),
-            Box::new(ProcessMetrics::new(gateway.clock().unix(), admin.state.clone(), store.clone())),
-        ]);
-        let mut server = Server::start(edge, listeners, threads)
-            .map_err(|e| ProcessError::Failed(format!("cannot start a thread: {e}")))?;
-        if !server.is_prepared().await {
-            return Err(listeners_failed("started"));
+/// Builds every part. The process has only to accept connections then, at the addresses that are returned. The reloader is
+/// `None` in a demo, whose configuration is not the file's. May be dropped at any await: the addresses are the
+/// predecessor's until this returns. `looked`: the states of the files before they were read.
+pub(super) async fn start(
+    (file, looked): (PathBuf, States),
+    loaded: Loaded,
+    mut inputs: Inputs,
+    is_demo: bool,
+    log: Arc<ProcessLog>,
+    open_files: u64,
+) -> Result<(Serving, Vec<String>, Option<Reloader>), ProcessError> {
+    let loaded = Arc::new(loaded);
+    let (config, threads, clock) = (&loaded.config, loaded.config.server.threads, Clock::system());
+    let caller_files = caller_files(config, open_files);
+    let tls = inputs.certificate.take().map(|certificate| Tls::new(certificate, threads).map(Arc::new)).transpose();
+    let tls = tls.map_err(|e| ProcessError::Unusable(e.to_string()))?;
+    let admin_certificate = inputs.admin_certificate.take();
+    let admin_ends = admin_certificate.as_ref().and_then(Certificate::ends);
+    let (predecessor, listeners, admin, handover) = open_sockets(&loaded, admin_certificate.is_some()).await?;
+    tokio::spawn(warn_of_ends(tls.clone(), admin_ends, clock.clone(), DAY));
+    let store = open_store(config).await?;
+    let logs = Logs::open(log, &config.log, &clock)?;
+    let gateway = build_gateway(config.clone(), inputs, store.as_ref(), &logs, clock).await?;
+    let urls = listeners.iter().map(|listener| listener.url().to_owned()).collect();
+    let edge = Edge::new(gateway.clone(), tls.clone(), caller_files);
+    let started = gateway.clock().unix();
+    let state = ProcessState::new(ConfigInForce { loaded: loaded.clone(), after_restart: Vec::new() }, started);
+    let metrics = Metrics::new(vec![
+        Box::new(gateway.clone()),
+        Box::new(EdgeMetrics::new(&edge)),
+        Box::new(ProcessMetrics { started, state: state.clone(), store: store.clone() }),
+    ]);
+    let mut server = Server::start(edge, listeners, threads)
+        .map_err(|e| ProcessError::Failed(format!("cannot start a thread: {e}")))?;
+    if !server.is_prepared().await || !server.is_reachable() {
+        return Err(listeners_failed());
+    }
+    let (requests, receiver) = mpsc::channel(RELOADS);
+    let admin = match admin.zip(config.admin.listener()) {
+        None => None,
+        Some((listener, settings)) => {
+            let tokens = Tokens::load(settings);
+            let tokens = tokens.map_err(|faults| ProcessError::Unusable(loaded.faults(&faults).to_string()))?;
+            let shared = Shared {
+                gateway: gateway.clone(),
+                process: state.clone(),
+                tokens,
+                metrics,
+                audit: logs.audit.clone(),
+                reload: (!is_demo).then_some(requests),
+                store: store.clone(),
+                own: Own::default(),
+            };
+            let hosts = settings.hosts.clone();
+            let thread = AdminThread::start(shared, listener.socket.into(), hosts, admin_certificate);
+            Some(thread.map_err(|e| ProcessError::Failed(format!("the admin listener cannot be started: {e}")))?)
         }
-        if !server.is_reachable() {
-            return Err(listeners_failed("opened"));
-        }
-        let state = admin.state.clone();
-        let (admin, requests) = admin.start(&gateway, store.as_ref(), logs.audit.clone(), metrics, is_demo)?;
-        let (files, requests) = ((in_force, looked), (state.clone(), requests));
-        let mut reloader = Reloader::new(gateway.clone(), store, tls, logs.clone(), files, requests);
-        let up_to_date = if is_demo { Ok(()) } else { reloader.catch_up().await };
-        if let Some(predecessor) = &predecessor {
-            // It has in force what has changed meanwhile, and goes on if this process ends.
-            up_to_date.map_err(ProcessError::Unusable)?;
+    };
+    let (files, requests) = ((file, looked.clone()), (state.clone(), receiver));
+    let reloader = Reloader::new(gateway.clone(), store.clone(), tls, files, requests);
+    let mut reloader = (!is_demo).then_some(reloader);
+    take_over(predecessor.as_ref(), &gateway, reloader.as_mut(), looked).await?;
+    let handover = handover.map(|handover| handover.start(predecessor, gateway.clone()));
+    let serving = Serving { gateway, store, server, logs, handover, admin, state };
+    Ok((serving, urls, reloader))
+}
+
+/// Takes over from the process that serves, if there is one. It has in force what has changed since the files were `looked` at,
+/// and goes on if this process ends: a key that was taken out of its file is not to be accepted again (guarantee 7).
+async fn take_over(
+    predecessor: Option<&Predecessor>,
+    gateway: &Gateway,
+    reloader: Option<&mut Reloader>,
+    looked: States,
+) -> Result<(), ProcessError> {
+    let is_same = spawn_blocking(move || look(looked.keys().cloned()) == looked).await.unwrap_or_default();
+    match (predecessor, reloader) {
+        (Some(predecessor), _) if is_same => {
             gateway.not_alone();
             predecessor.take_over().await?;
         }
-        let serving = Serving { gateway, server, logs, background, handover: None, admin: (admin, state) };
-        Ok(Built { serving, urls, handover, predecessor, demo, reloader: (!is_demo).then_some(reloader) })
+        (Some(_), _) => {
+            let why = "a file has changed since this start began; start again";
+            return Err(ProcessError::Unusable(why.to_owned()));
+        }
+        (None, Some(reloader)) if !is_same => reloader.catch_up().await,
+        (None, _) => {}
     }
+    Ok(())
 }
 
-impl Built {
-    /// Accepts connections.
-    pub(super) async fn serve(self) -> Result<(Serving, Option<Reloader>), ProcessError> {
-        let Built { mut serving, urls, handover, predecessor, demo, reloader } = self;
-        if !serving.server.accept().await {
-            return Err(listeners_failed("opened"));
+/// The sockets of callers and of the admin listener, if it is on: the predecessor's, if there is one, and new ones for the
+/// addresses that are not among them.
+async fn open_sockets(
+    loaded: &Loaded,
+    admin_tls: bool,
+) -> Result<(Option<Predecessor>, Vec<Listener>, Option<Listener>, Option<Handover>), ProcessError> {
+    let config = &loaded.config;
+    let (path, schema) = (config.server.handover.as_deref(), Store::schema(&config.origin.store));
+    let (predecessor, inherited) = Predecessor::connect(path, schema).await?.unzip();
+    let inherited = &mut inherited.unwrap_or_default();
+    let tls = config.server.tls.is_some();
+    let bind = |listen: &Listen| {
+        let only_v6 = has_v4_of_its_port(listen, config);
+        Listener::bind(Audience::Callers, listen, only_v6, tls, inherited).map_err(|e| match (&e, path) {
+            (BindError::InUse(..), Some(path)) if predecessor.is_none() => {
+                let path = path.display();
+                format!("{e}. To take over from it, this process must find it at {path} (server.handover)")
+            }
+            _ => e.to_string(),
+        })
+    };
+    let listeners: Result<Vec<_>, _> = config.server.listen.iter().map(bind).collect();
+    let listeners = listeners.map_err(ProcessError::Failed)?;
+    let admin = config.admin.listener().map(|listener| Listen::Tcp(listener.address));
+    let admin = admin.map(|address| Listener::bind(Audience::Admins, &address, false, admin_tls, inherited));
+    let admin = match admin.transpose() {
+        // The default address is in use, as by another gateway on this machine.
+        Err(error) if !loaded.is_given("admin.listen") => {
+            tracing::warn!("admin.listen: {error}. This process has no admin listener");
+            None
         }
-        supervise("a listener for callers", &serving.logs, serving.server.failed());
-        let gateway = &serving.gateway;
-        gateway.shared_limits().inspect(|limits| limits.set_state(NodeState::Serving));
-        let is_first = predecessor.is_none();
-        serving.handover = handover.map(|handover| handover.start(predecessor, gateway.clone()));
-        print_ready(&urls, gateway.state().config.log.is_json(), gateway.clock(), demo.as_deref());
-        if is_first {
-            systemd::ready();
-        }
-        tokio::spawn(systemd::notify_watchdog());
-        Ok((serving, reloader))
-    }
-}
-
-impl Sockets {
-    /// Takes the sockets of the predecessor, if there is one, or these, and binds the addresses that are not among them.
-    async fn open(
-        loaded: &Loaded,
-        certificate: Option<Certificate>,
-        sockets: Vec<ListeningSocket>,
-    ) -> Result<Self, ProcessError> {
-        let config = &loaded.config;
-        let (path, schema) = (config.server.handover.as_deref(), Store::schema(&config.origin.store));
-        let (predecessor, passed_on) = Predecessor::connect(path, schema).await?.unzip();
-        let inherited = &mut passed_on.unwrap_or(sockets);
-        let tls = config.server.tls.is_some();
-        let bind = |listen: &Listen| {
-            let only_v6 = has_v4_of_its_port(listen, config);
-            Listener::bind(Audience::Callers, listen, only_v6, tls, inherited).map_err(|e| match (&e, path) {
-                (BindError::InUse(..), Some(path)) if predecessor.is_none() => {
-                    let path = path.display();
-                    format!("{e}. To take over from it, this process must find it at {path} (server.handover)")
-                }
-                _ => e.to_string(),
-            })
-        };
-        let listeners: Result<Vec<_>, _> = config.server.listen.iter().map(bind).collect();
-        let listeners = listeners.map_err(ProcessError::Failed)?;
-        let admin = AdminStartup::prepare(loaded, certificate, inherited)?;
-        inherited.clear(); // addresses that the configuration does not name any more
-        let shared = listeners.iter().chain(admin.socket()).map(Listener::share);
-        let shared = shared.collect::<io::Result<_>>().map_err(|e| ProcessError::Failed(e.to_string()))?;
-        let handover = path.map(|path| Handover::prepare(path, shared, schema)).transpose()?;
-        Ok(Sockets { predecessor, listeners, admin, handover })
-    }
+        admin => admin.map_err(|e| ProcessError::Failed(e.to_string()))?,
+    };
+    inherited.clear(); // addresses that the configuration does not name any more
+    let shared = listeners.iter().chain(&admin).map(Listener::share);
+    let shared = shared.collect::<io::Result<_>>().map_err(|e| ProcessError::Failed(e.to_string()))?;
+    let handover = path.map(|path| Handover::prepare(path, shared, schema)).transpose()?;
+    Ok((predecessor, listeners, admin, handover))
 }
 
 /// Whether the configuration names an IPv4 address with the same port, whose connections an IPv6 address for all of the
@@ -184,28 +180,38 @@ fn has_v4_of_its_port(listen: &Listen, config: &Config) -> bool {
     config.server.listen.iter().any(is_v4)
 }
 
-/// Builds the gateway and starts its background tasks.
+/// Builds the gateway, and starts its background tasks.
 async fn build_gateway(
     config: Config,
     inputs: Inputs,
     store: Option<&Arc<Store>>,
     logs: &Logs,
     clock: Clock,
-) -> Result<(Arc<Gateway>, BackgroundTasks), ProcessError> {
-    let Joined { limits, bus } = join_cluster(&config, &clock).await?;
+) -> Result<Arc<Gateway>, ProcessError> {
+    let (mut limits, mut bus) = (None, None);
+    if let Some(cluster) = config.cluster.clone() {
+        // The two processes of a hand-over are two incarnations to the other nodes.
+        bus = RedisStream::of(&cluster).map(|stream| (Bus::new(clock.clone()), stream));
+        limits = Some(SharedLimits::start(cluster, clock.clone()).await.map_err(ProcessError::Unusable)?);
+    }
     let origin = start_origin(&config, inputs.upstream_tls, store, &clock).await?;
     // After most of what may take seconds, since the age of a list of keys counts from here (guarantee 7).
     let (keys, key_list, day_counts) = load_keys(&config, inputs.keys, store, &clock).await?;
     let state = State::new(config, origin, keys, key_list, day_counts, &clock);
     let (bus, stream) = bus.unzip();
     let gateway = Arc::new(Gateway::new(clock, state, logs.observer()).beside(limits.clone(), bus));
-    let background = BackgroundTasks::start(&gateway, logs, store.cloned(), limits, stream);
-    begin_bus(&gateway).await?;
-    Ok((gateway, background))
+    start_tasks(&gateway, logs, store, limits, stream);
+    if let Some(peers) = gateway.peers() {
+        peers.bus.tell(Notice::Beat, START_TIMEOUT).await.map_err(|_| {
+            let why = "no notice of writes was confirmed within 5 s; the lines above say why";
+            ProcessError::Unusable(format!("cluster.redis cannot be used: {why}"))
+        })?;
+    }
+    Ok(gateway)
 }
 
-fn listeners_failed(what: &str) -> ProcessError {
-    ProcessError::Failed(format!("the listeners could not be {what}; the lines above say why"))
+pub(super) fn listeners_failed() -> ProcessError {
+    ProcessError::Failed("the listeners could not be opened; the lines above say why".to_owned())
 }
 
 /// How many of `open_files` callers may keep open, so that they do not keep the process from opening others, as that of its
@@ -221,17 +227,13 @@ fn caller_files(config: &Config, open_files: u64) -> CallerFiles {
     let for_callers = limit - others.min(limit / 2);
     let detached = all.detached.min(for_callers / 4);
     let connections = for_callers - detached;
-    tracing::warn!(
-        limit,
-        needed,
-        connections,
-        "server.max_connections is more than the limit of open files (ulimit -n) allows; raise that or lower it"
-    );
+    let what = "server.max_connections is more than the limit of open files (ulimit -n) allows; raise that or lower it";
+    tracing::warn!(limit, needed, connections, "{what}");
     CallerFiles { connections, detached }
 }
 
 /// Opens the store where it is needed. A tier's `daily` limit needs it too (contract section 3).
-async fn open_store(config: &Config, demo: Option<&Demo>) -> Result<Option<Arc<Store>>, ProcessError> {
+async fn open_store(config: &Config) -> Result<Option<Arc<Store>>, ProcessError> {
     if !config.needs_store() {
         return Ok(None);
     }
@@ -240,37 +242,10 @@ async fn open_store(config: &Config, demo: Option<&Demo>) -> Result<Option<Arc<S
         e if config.limits.counts_days() => ProcessError::Unusable(format!("a tier's `daily` needs the store: {e}")),
         e => e.into(),
     })?;
-    match demo {
-        Some(demo) => demo.fill(&store).await?,
-        None if store.is_new() => tracing::info!("made a new store at {}", store.location()),
-        None => {}
+    if store.is_new() {
+        tracing::info!("made a new store at {}", store.location());
     }
     Ok(Some(store))
-}
-
-/// What this process shares with other nodes, and what it is shared through.
-#[derive(Default)]
-struct Joined {
-    limits: Option<Arc<SharedLimits>>,
-    bus: Option<(Bus, RedisStream)>,
-}
-
-/// Connects to the Redis through which nodes share limits and tell each other of writes, if one is named. The two processes
-/// of a hand-over are two incarnations to the other nodes.
-async fn join_cluster(config: &Config, clock: &Clock) -> Result<Joined, ProcessError> {
-    let Some(cluster) = config.cluster.clone() else { return Ok(Joined::default()) };
-    let bus = RedisStream::of(&cluster).map(|stream| (Bus::new(clock.clone()), stream));
-    let limits = SharedLimits::start(cluster, clock.clone()).await.map_err(ProcessError::Unusable)?;
-    Ok(Joined { limits: Some(limits), bus })
-}
-
-/// Waits until the other nodes can be told of writes, if there are any.
-async fn begin_bus(gateway: &Gateway) -> Result<(), ProcessError> {
-    let Some(peers) = gateway.peers() else { return Ok(()) };
-    peers.bus.tell(Notice::Beat, START_TIMEOUT).await.map_err(|_| {
-        let why = "no notice of writes was confirmed within 5 s; the lines above say why";
-        ProcessError::Unusable(format!("cluster.redis cannot be used: {why}"))
-    })
 }
 
 /// The source of keys, the keys that it lists now, and what each key has used of its `daily` limit.
@@ -286,16 +261,15 @@ pub(super) async fn load_keys(
         None => Vec::new(),
     };
     let day_counts: Vec<_> = counts.into_iter().map(|(key, count)| (key, DayCount { day, count })).collect();
-    let keys = match (&config.keys, store) {
-        (Keys::Origin { accepted_for, refused_for }, _) => {
+    let keys = match &config.keys {
+        Keys::Origin { accepted_for, refused_for } => {
             let policy = Arc::new(Policy::new(config.limits.default_tier.clone()));
             let (accepted_for, refused_for) = (*accepted_for, *refused_for);
             let rules = LearnedKeyRules { policy, accepted_for, refused_for, since: Tick(0) };
             KeySource::Origin(Arc::new(LearnedKeys::new(rules, day_counts.clone())))
         }
-        (Keys::File(_), _) => KeySource::File(KeyFile::new(listed.unwrap_or_default(), store.cloned())),
-        (Keys::Store, Some(store)) => KeySource::Store(store.clone()),
-        (Keys::Store, None) => return Err(no_store()),
+        Keys::File(_) => KeySource::File(KeyFile::new(listed.unwrap_or_default(), store.cloned())),
+        Keys::Store => KeySource::Store(store.ok_or_else(no_store)?.clone()),
     };
     let key_list = keys.list().await.map_err(ProcessError::Failed)?;
     Ok((keys, key_list, day_counts))
@@ -307,38 +281,15 @@ pub(super) async fn start_origin(
     store: Option<&Arc<Store>>,
     clock: &Clock,
 ) -> Result<Arc<Origin>, ProcessError> {
-    Ok(Arc::new(match (&config.origin.kind, store) {
-        (OriginKind::Http(upstreams), _) => {
+    Ok(Arc::new(match &config.origin.kind {
+        OriginKind::Http(upstreams) => {
             let http = HttpOrigin::start((**upstreams).clone(), tls, clock.clone(), None).await;
             Origin::Http(http.map_err(ProcessError::Unusable)?)
         }
-        (OriginKind::Builtin, Some(store)) => Origin::Builtin(Builtin::new(store.clone(), clock.clone())),
-        (OriginKind::Builtin, None) => return Err(no_store()),
+        OriginKind::Builtin => Origin::Builtin(Builtin::new(store.ok_or_else(no_store)?.clone(), clock.clone())),
     }))
 }
 
 fn no_store() -> ProcessError {
     ProcessError::Failed("the store is not open".to_owned())
-}
-
-/// Prints a line for each address, and how to try the demo. A thread of its own does so, because a stderr that nobody
-/// reads must delay neither a hand-over nor a stop. Callers are served already, so a failure ends nothing.
-fn print_ready(urls: &[String], json: bool, clock: &Clock, demo: Option<&Demo>) {
-    let line = |url: &String| match json {
-        true => telemetry::ready_as_json(url, clock.unix_ms()),
-        false => format!("ready: {url}\n"),
-    };
-    let ready: String = urls.iter().map(line).collect();
-    let instructions = demo.zip(urls.first()).map(|(demo, url)| demo.instructions(url));
-    let print = move || {
-        // Errors are ignored: if the output is closed, nobody reads it.
-        let _ = io::stderr().write_all(ready.as_bytes());
-        if let Some(instructions) = instructions {
-            let mut out = io::stdout().lock();
-            let _ = writeln!(out, "{instructions}").and_then(|()| out.flush());
-        }
-    };
-    if let Err(error) = std::thread::Builder::new().spawn(print) {
-        tracing::warn!(%error, "cannot start a thread to print the addresses");
-    }
 }

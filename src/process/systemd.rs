@@ -14,21 +14,6 @@ use tokio::time::{MissedTickBehavior, interval};
 /// (`ExecReload`). So a unit's `WatchdogSec` is twice this or more.
 const WATCHDOG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The process accepts connections.
-pub(super) fn ready() {
-    notify("READY=1\n");
-}
-
-/// This process is the service's main process from now on, so the predecessor's end is not the service's end.
-pub(super) fn main_process_changed() {
-    notify(&format!("READY=1\nMAINPID={}\n", process::id()));
-}
-
-/// The service ends.
-pub(super) fn stopping() {
-    notify("STOPPING=1\n");
-}
-
 /// Notifies the watchdog from now on, from the runtime that handles signals and reloads. If that hangs, the service
 /// manager starts the service anew.
 pub(super) async fn notify_watchdog() {
@@ -46,7 +31,8 @@ pub(super) async fn notify_watchdog() {
     }
 }
 
-fn notify(state: &str) {
+/// Tells the service manager this: `READY=1`, `STOPPING=1`.
+pub(super) fn notify(state: &str) {
     if let Err(error) = send(state) {
         tracing::warn!(%error, state = state.trim_end(), "cannot notify the service manager");
     }

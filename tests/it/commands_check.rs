@@ -103,7 +103,6 @@ async fn what_ends_serve_for_its_configuration_ends_check_in_the_same_words() {
         (twelve("[log]\naccess = \"nowhere/access.log\""), "6:10: log.access: the folder of"),
         (twelve("[log]\naccess = \".\""), "6:10: log.access: "),
         (twelve("[log]\ndecisions = \"nowhere/d.log\""), "6:13: log.decisions: the folder of"),
-        (twelve("[log]\ndecisions = \"gateway.toml\""), "6:13: log.decisions: "),
         ("[server]\nlisten = [\"127.0.0.1:0\", \"unix:no/g.sock\"]\n".into(), "2:26: server.listen[1]: the folder of"),
         ("[server]\nlisten = [\"unix:gateway.toml\"]\n".into(), "2:11: server.listen[0]: "),
         ("[server]\nlisten = [\"192.0.2.1:0\"]\n".into(), "2:11: server.listen[0]: "),

@@ -50,34 +50,17 @@ async fn a_missing_config_that_was_named_is_exit_2() {
 }
 
 #[tokio::test]
-async fn a_bad_config_names_every_fault_and_is_exit_2() {
-    let (code, stderr) =
-        ends(&config("[server]\nheader_timeout = \"5 fortnights\"\nmax_bodi = \"4KiB\"\n[cache]\nmax_size = \"many\""))
-            .await;
-    assert_eq!(code, Some(2), "{stderr}");
-    for named in ["gateway.toml", "header_timeout", "max_bodi", "max_body", "max_size"] {
-        assert!(stderr.contains(named), "{named} is not named: {stderr}");
-    }
-}
-
-#[tokio::test]
-async fn a_missing_key_file_is_named() {
-    let (code, stderr) =
-        ends(&config("[server]\nlisten = [\"127.0.0.1:0\"]\n[keys]\nsource = \"file\"\nfile = \"lost.toml\"")).await;
-    assert!(matches!(code, Some(1 | 2)) && stderr.contains("lost.toml"), "{code:?} {stderr}");
-}
-
-#[tokio::test]
-async fn a_bad_key_file_is_named_and_gives_no_key_away() {
+async fn a_missing_or_bad_key_file_is_named_and_gives_no_key_away() {
     for keys in [
-        "[[key]]\nid = \"a\"\ndigest = \"secret-in-the-wrong-place\"\nguild = \"1\"\n",
-        "[[key]]\nid = \"a\"\nguild = \"1\"\n",
-        "not toml at all secret-in-the-wrong-place",
+        None,
+        Some("[[key]]\nid = \"a\"\ndigest = \"secret-in-the-wrong-place\"\nguild = \"1\"\n"),
+        Some("[[key]]\nid = \"a\"\nguild = \"1\"\n"),
+        Some("not toml at all secret-in-the-wrong-place"),
     ] {
         let world = config("[server]\nlisten = [\"127.0.0.1:0\"]\n[keys]\nsource = \"file\"\nfile = \"keys.toml\"");
-        world.write("keys.toml", keys);
+        keys.map(|keys| world.write("keys.toml", keys));
         let (code, stderr) = ends(&world).await;
-        assert!(matches!(code, Some(1 | 2)) && stderr.contains("keys.toml"), "{code:?} {stderr}");
+        assert!(code == Some(2) && stderr.contains("keys.toml"), "{code:?} {stderr}");
         assert!(!stderr.contains("secret-in-the-wrong-place"), "{stderr}");
     }
 }

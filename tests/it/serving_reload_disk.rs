@@ -3,33 +3,48 @@
 
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::sys::signal::Signal;
 
 use crate::serving_reload_parts::{is_refused_soon, no_key, reloaded, two_keys};
 use crate::support::*;
 
-/// Has the opening of a certain file wait while there is a file `stalled`; that it waits is told by a file.
+/// Has the opening of a certain file wait while there is a file `stalled`, and fail while there is a file `refused`, which
+/// holds the error's number. Each time makes the file `tries` longer.
 const FAULTY_FILE: &str = r#"
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+static void tried(void) {
+    int tries = syscall(SYS_openat, AT_FDCWD, "tries", O_WRONLY | O_CREAT | O_APPEND, 0600);
+    if (write(tries, ".", 1) < 0) abort();
+    close(tries);
+}
 int open64(const char *path, int flags, ...) {
     va_list more;
     va_start(more, flags);
-    int mode = va_arg(more, int);
+    int mode = va_arg(more, int), refused;
     va_end(more);
     if (strstr(path, getenv("FAULTY"))) {
-        for (; !access("stalled", F_OK); usleep(10000)) close(creat("waits", 0600));
+        for (; !access("stalled", F_OK); usleep(10000)) tried();
+        if ((refused = syscall(SYS_openat, AT_FDCWD, "refused", O_RDONLY)) >= 0) {
+            char number[8] = {0};
+            if (read(refused, number, 7) < 0) abort();
+            close(refused);
+            tried();
+            return errno = atoi(number), -1;
+        }
     }
     return syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 "#;
 
-/// A command through which this file of a server is stalled, while a file of that name is beside it.
+/// A command through which this file of a server is stalled or refused.
 fn with_faulty(file: &str, tools: &tempfile::TempDir) -> &'static [&'static str] {
     Vec::from(["env", preload(tools.path(), FAULTY_FILE), format!("FAULTY={file}").leak()]).leak()
 }
@@ -56,12 +71,12 @@ async fn what_is_read_of_a_file_while_it_is_written_in_place_is_not_put_in_force
         let before = gate.world().read(name);
         let stalled = gate.world().write("stalled", "");
         gate.process().signal(Signal::SIGHUP);
-        eventually(PATIENCE, "the file is read", async || gate.world().path("waits").exists()).await;
+        eventually(PATIENCE, "the file is read", async || gate.world().path("tries").exists()).await;
         // The times of files go by the kernel's ticks, and this one has to be after that of the SIGHUP.
         tokio::time::sleep(Duration::from_millis(50)).await;
         gate.world().write(name, "");
         std::fs::remove_file(stalled).unwrap();
-        gate.has_said("reload waits: the file is empty").await;
+        gate.has_said("is empty; write it, or send SIGHUP to read it").await;
         gate.get_points("goes", "7").await.is("3");
         gate.send(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /old");
         let told = gate.stderr().matches("reloaded").count();
@@ -128,44 +143,32 @@ async fn a_pipe_in_the_place_of_gateway_toml_is_told_and_keeps_no_later_reload_f
     eventually(PATIENCE, "the good file is in force", is_new).await;
 }
 
-/// A server, and a successor that has read its files and goes on with its start once the file is removed that comes with them.
-async fn amid_a_handover(tools: &tempfile::TempDir) -> (TestGateway, Process, std::path::PathBuf) {
-    let gate = two_keys().set("server.handover", r#""handover.sock""#).set("log.access", r#""access.log""#);
-    let gate = gate.launched_by(with_faulty("access.log", tools)).start().await;
-    let stalled = gate.world().write("stalled", "");
-    let successor = gate.world().serve(&[]);
-    eventually(PATIENCE, "it opens its access log", async || gate.world().path("waits").exists()).await;
-    (gate, successor, stalled)
-}
-
 #[tokio::test]
-async fn guarantee_7_a_key_that_is_taken_out_while_a_successor_starts_does_not_come_back_if_the_key_file_then_breaks() {
-    for broken in [Some("[[key]]\nfault = 1\n"), Some(""), None] {
-        let tools = tempfile::tempdir().unwrap();
-        let (gate, mut successor, stalled) = amid_a_handover(&tools).await;
-        gate.world().remove_key("goes");
-        is_refused_soon(&gate, "goes").await;
-        match broken {
-            Some(text) => drop(gate.world().write("keys.toml", text)),
-            None => std::fs::remove_file(gate.world().path("keys.toml")).unwrap(),
-        }
-        std::fs::remove_file(stalled).unwrap();
-        assert_eq!(successor.exit().await, Some(2), "{}", successor.stderr());
-        assert!(successor.stderr().contains("a file has changed since this start began"), "{}", successor.stderr());
-        gate.get_points("goes", "7").await.is_refused(401, "02 | Incorrect API key!");
-        gate.get_points("stays", "7").await.is("3");
-    }
-}
-
-#[tokio::test]
-async fn a_successor_takes_up_a_gateway_toml_that_has_changed_since_its_start_began() {
+async fn guarantee_7_a_successor_that_read_its_files_before_a_change_does_not_take_over() {
     let tools = tempfile::tempdir().unwrap();
-    let (gate, mut successor, stalled) = amid_a_handover(&tools).await;
-    gate.world().write("other.toml", gate.world().keys_without("goes"));
-    gate.world().edit("gateway.toml", "\"keys.toml\"", "\"other.toml\"");
-    gate.has_said("configuration reloaded").await;
+    let gate = two_keys().set("server.handover", r#""handover.sock""#).set("log.access", r#""access.log""#);
+    let gate = gate.launched_by(with_faulty("access.log", &tools)).start().await;
+    let stalled = gate.world().write("stalled", "");
+    let mut successor = gate.world().serve(&[]);
+    eventually(PATIENCE, "it opens its access log", async || gate.world().path("tries").exists()).await;
+    gate.world().remove_key("goes");
+    is_refused_soon(&gate, "goes").await;
     std::fs::remove_file(stalled).unwrap();
-    let mut connection = Connection::to(successor.ready().await).await;
-    connection.ask(&gate.request("getPoints", "goes", "memberID=7")).await.is_refused(401, INCORRECT_KEY);
-    connection.ask(&gate.request("getPoints", "stays", "memberID=7")).await.is("3");
+    assert_eq!(successor.exit().await, Some(2), "{}", successor.stderr());
+    assert!(successor.stderr().contains("a file has changed since this start began"), "{}", successor.stderr());
+    gate.get_points("goes", "7").await.is_refused(401, "02 | Incorrect API key!");
+    gate.get_points("stays", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_read_for_a_while_is_told_once_and_read_when_it_can() {
+    let tools = tempfile::tempdir().unwrap();
+    let gate = two_keys().launched_by(with_faulty("keys.toml", &tools)).start().await;
+    gate.world().write("refused", (Errno::ESTALE as i32).to_string());
+    gate.world().remove_key("goes");
+    gate.has_said("key file rejected").await;
+    eventually(PATIENCE, "it is tried again", async || gate.world().read("tries").len() >= 3).await;
+    assert_eq!(gate.stderr().matches("key file rejected").count(), 1, "{}", gate.stderr());
+    std::fs::remove_file(gate.world().path("refused")).unwrap();
+    is_refused_soon(&gate, "goes").await;
 }

@@ -23,7 +23,7 @@ use crate::config::secret::{self, Secret, Source};
 use crate::config::{self, Config, OriginKind};
 use crate::model::MemberId;
 use crate::origin::Tls;
-use crate::process::LoopbackGateway;
+use crate::process::start_loopback;
 use crate::telemetry::printable;
 use cases::{Case, GET_POINTS, SET_POINTS, Values};
 use compare::{DIFFERS, EXPECTED, NOT_COMPARED, SAME, compare};
@@ -88,11 +88,11 @@ impl ConformArgs {
         let OriginKind::Http(upstreams) = &config.origin.kind else { return Err(no_origin()) };
         let upstream = upstreams.list.first().cloned().ok_or_else(no_origin)?;
         let tls = Tls::load(upstreams).map_err(|fault| CommandError::Unusable(fault.to_string()))?;
-        let gateway = LoopbackGateway::start(config).await?;
+        let (address, _server) = start_loopback(config, tls.clone()).await?;
         let timeout = self.timeout.0;
         let mut comparison = Comparison {
             origin: Target { upstream, tls, timeout },
-            gateway: Target::gateway(gateway.address(), timeout + GATEWAY_GRACE),
+            gateway: Target::gateway(address, timeout + GATEWAY_GRACE),
             values: Values { key, member: self.member.to_string(), points: 0 },
             rows: Vec::new(),
             out: (!self.json).then_some(&mut *out),

@@ -41,7 +41,7 @@ use message::{Message, VERSION, expect, unexpected};
 pub(super) use predecessor::Predecessor;
 pub use socket::{HandoverListener, PeerConnection, Received};
 
-use super::{ProcessError, StopReason, systemd};
+use super::{ProcessError, systemd};
 use crate::edge::ListeningSocket;
 use crate::gateway::Gateway;
 
@@ -72,7 +72,8 @@ impl Handover {
     /// Waits until this process is alone, and then for a successor.
     pub(super) fn start(self, predecessor: Option<Predecessor>, gateway: Arc<Gateway>) -> HandoverTask {
         if let Some(predecessor) = &predecessor {
-            systemd::main_process_changed();
+            // From now on this one's end is the service's end, and not the predecessor's.
+            systemd::notify(&format!("READY=1\nMAINPID={}\n", std::process::id()));
             tracing::info!(from = predecessor.pid(), "took over");
         }
         let (hand_over, handed_over) = oneshot::channel();
@@ -149,14 +150,14 @@ async fn give_way(peer: &PeerConnection) -> io::Result<()> {
 }
 
 impl HandoverTask {
-    /// Waits until another process serves the addresses.
-    pub(super) async fn ended(&mut self) -> StopReason {
+    /// Waits until another process serves the addresses. Returns its id.
+    pub(super) async fn ended(&mut self) -> i32 {
         if !self.handed_over.is_terminated()
             && let Ok(successor) = (&mut self.handed_over).await
         {
             let to = successor.pid();
             self.successor = Some(successor);
-            return StopReason::HandedOver { to };
+            return to;
         }
         // No successor can connect.
         std::future::pending().await
