@@ -87,6 +87,12 @@ impl ServerTls {
     pub(super) async fn connect(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         self.tls.connector.connect(self.name.clone(), stream).await.map_err(|error| match is_plain(&error) {
             true => io::Error::other("it does not speak TLS; is it http://?"),
+            false if error.to_string().contains("CaUsedAsEndEntity") => io::Error::other(
+                "its certificate is that of an authority (CA:TRUE); give it one that the authority signed",
+            ),
+            false if error.to_string().contains("UnknownIssuer") => {
+                io::Error::other(format!("{error}; the authorities that are trusted are those of origin.tls.ca"))
+            }
             false => error,
         })
     }

@@ -52,6 +52,12 @@ impl Authority {
         self.configure(expired, &BOTH, None, &[])
     }
 
+    /// As [`Authority::server`], with the certificate of an authority.
+    pub fn server_of_authority(&self, name: &str) -> Arc<ServerConfig> {
+        let signed = self.sign(name, |params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained));
+        self.configure(signed, &BOTH, None, &[])
+    }
+
     /// As [`Authority::server`], for callers who have a certificate of `clients`.
     pub fn server_for(&self, name: &str, clients: &Authority) -> Arc<ServerConfig> {
         self.configure(self.sign(name, |_| {}), &BOTH, Some(clients), &[])
