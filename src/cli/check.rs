@@ -8,7 +8,6 @@ use super::error::CommandError;
 use crate::cluster;
 use crate::config::{self, Cluster, Keys, Loaded};
 use crate::gateway::KeySource;
-use crate::keys::hide_keys;
 use crate::process::preflight;
 use crate::store::{IfMissing, Store, StoreState};
 
@@ -30,7 +29,7 @@ pub(super) async fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Comm
             let store = Store::open(at, IfMissing::Refuse).await.map_err(|e| unusable(e.to_string()))?;
             KeySource::Store(store).list().await.map_err(unusable)?.keys
         }
-        Keys::File(_) | Keys::Store | Keys::Origin { .. } => inputs.keys.unwrap_or_default(),
+        Keys::File(_) | Keys::Store | Keys::Origin { .. } => Vec::new(), // those of a file are among the warnings
     };
     let redis = match &config.cluster {
         Some(cluster) => about_redis(loaded, cluster).await?,
@@ -43,11 +42,8 @@ pub(super) async fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Comm
     for warning in warnings {
         writeln!(out, "{warning}")?;
     }
-    for key in keys {
-        if let Some(tier) = key.tier.filter(|tier| !limits.tiers.iter().any(|t| *t.name == **tier)) {
-            let (tier, default) = (hide_keys(&tier), &limits.default_tier.name);
-            writeln!(out, "key {}: its tier '{tier}' is not in [limits.tiers]; it gets '{default}'", key.id)?;
-        }
+    if matches!(config.keys, Keys::Store) {
+        preflight::key_warnings(config, &keys).iter().try_for_each(|warning| writeln!(out, "{warning}"))?;
     }
     Ok(())
 }

@@ -52,7 +52,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs the gateway until SIGTERM or SIGINT
+    /// Runs the gateway until SIGTERM, SIGINT or SIGQUIT
     Serve {
         /// Serves a throw-away store on loopback, whatever gateway.toml says, and prints a key and a curl line to try
         #[arg(long)]

@@ -99,6 +99,9 @@ struct ImportFile {
 impl ImportFile {
     /// Opens a file (`-`: stdin). What can be read only once is copied to an unnamed file.
     fn prepare(path: &Path) -> io::Result<Self> {
+        if path.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
         let file = if !is_standard(path) && path.is_file() { File::open(path)? } else { copied(open(path)?)? };
         let bar = byte_bar(file.metadata()?.len());
         Ok(ImportFile { file, bar })

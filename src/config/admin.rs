@@ -45,8 +45,14 @@ impl AdminListener {
             return;
         }
         for (setting, token) in self.tokens() {
-            if !matches!(token.source(), Source::File(_)) {
-                faults.secret(token).map_or_else(|why| faults.add(setting, why), drop);
+            match token.source() {
+                Source::File(_) => {}
+                // Whoever guesses the path would be let in.
+                Source::Written(text) if text.starts_with(['/', '.', '~']) || text.ends_with(".token") => {
+                    faults
+                        .add(setting, "is a path; write \"file:\" before it (a token that begins so goes into a file)");
+                }
+                _ => faults.secret(token).map_or_else(|why| faults.add(setting, why), drop),
             }
         }
         match tcp_address(&self.listen) {
@@ -58,7 +64,8 @@ impl AdminListener {
             let why = "listens beyond loopback, where others could read the token on its way";
             faults.add("admin.listen", format!("{why}; set `admin.tls`, or `admin.plaintext = true` to accept that"));
         }
-        if address.port() != 0 && server.listen.contains(&Listen::Tcp(address)) {
+        let listen = Listen::Tcp(address);
+        if address.port() != 0 && (server.listen.contains(&listen) || listen.covered_by(&server.listen).is_some()) {
             faults.add("admin.listen", "is an address of `server.listen`; name another port");
         }
     }

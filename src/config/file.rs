@@ -2,6 +2,7 @@
 //! rest of the code uses ([`Config`]).
 
 use std::fmt;
+use std::path::Path;
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::{RecursiveTransform, Transform};
@@ -10,15 +11,18 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
+use super::DEFAULT_FILE;
 use super::admin::AdminListener;
 use super::answers::Answers;
 use super::cache::Cache;
 use super::cluster::{Cluster, ClusterFile};
 use super::limits::{Limits, LimitsFile};
-use super::log::Log;
-use super::origin::{Keys, KeysFile, Origin, OriginFile, OriginKind};
+use super::log::{Access, Log};
+use super::origin::{Keys, KeysFile, Origin, OriginFile, OriginKind, Upstream};
 use super::problem::Faults;
-use super::server::Server;
+use super::secret::Source;
+use super::server::{Listen, Server};
+use super::store::StoreAt;
 
 /// The config of Guildgate, the edge gateway for guild data. Every value has a default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -57,9 +61,32 @@ impl ConfigFile {
         let limits = self.limits.check(faults);
         self.admin.check(faults, &self.server);
         let cluster = self.cluster.check(faults, self.origin.kind);
+        self.check_log_files(faults, &origin);
+        if let OriginKind::Http(upstreams) = &origin.kind {
+            let mut addresses = upstreams.list.iter().filter_map(Upstream::address).map(Listen::Tcp);
+            if addresses.any(|at| self.server.listen.contains(&at)) {
+                faults.add("origin.upstreams", "names an address of `server.listen`, so this server would ask itself");
+            }
+        }
         let ConfigFile { server, answers, cache, admin, log, .. } = self.clone();
         // The hash is made once the values are known to be valid.
         Config { server, answers, origin, keys, limits, cache, admin, log, cluster, hash: ConfigHash::default() }
+    }
+}
+
+impl ConfigFile {
+    /// A log is appended to, which would damage a file of another use.
+    fn check_log_files(&self, faults: &mut Faults<'_>, origin: &Origin) {
+        let store = if let StoreAt::Sqlite(file) = &origin.store { Some(file.as_path()) } else { None };
+        let token = if let Source::File(file) = self.admin.token.source() { Some(Path::new(file)) } else { None };
+        let used = [store, token, self.keys.file.as_deref()];
+        let access = if let Access::File(file) = &self.log.access { Some(file.as_path()) } else { None };
+        let logs = [access, self.log.decisions.as_deref(), self.log.audit.as_deref()];
+        for (setting, log) in ["log.access", "log.decisions", "log.audit"].into_iter().zip(logs) {
+            if log.is_some_and(|log| used.contains(&Some(log)) || log.ends_with(DEFAULT_FILE)) {
+                faults.add(setting, "has another use, which lines of a log would damage; name another file");
+            }
+        }
     }
 }
 

@@ -47,8 +47,8 @@ pub use self::limits::{Limits, MAX_TIERS, Rate, Tier, TierFile, is_tier_name};
 pub use self::log::{Access, Log, LogFormat, LogLevel, Otlp};
 pub use self::origin::{Health, Keys, Origin, OriginKind, Upstream, UpstreamTls, Upstreams};
 pub use self::pem::{PemFile, pair_fault, system_roots, unreadable_roots};
-pub use self::problem::{Problem, Problems, SettingFault};
 pub(crate) use self::problem::{MAX_PROBLEMS, Places, below, instead};
+pub use self::problem::{Problem, Problems, SettingFault};
 pub use self::redis::{HostPort, RedisAt, RedisServers};
 pub use self::reload::Reloaded;
 pub use self::report::report;
@@ -163,7 +163,8 @@ fn read_text(path: &Path) -> Result<String, LoadError> {
     let unusable = |why: String| LoadError::Unusable { path: path.to_owned(), why };
     let bytes =
         fs::File::open(path).and_then(|file| read_at_most(file, MAX_FILE)).map_err(|cause| match cause.kind() {
-            io::ErrorKind::NotFound => LoadError::Missing(path.to_owned()),
+            // A link to a file that is not there is a fault, and no reason for the defaults.
+            io::ErrorKind::NotFound if path.symlink_metadata().is_err() => LoadError::Missing(path.to_owned()),
             _ => unusable(format!("cannot be read: {cause}")),
         })?;
     let bytes = bytes.ok_or_else(|| unusable("is larger than 1 MiB; is it a config file?".to_owned()))?;

@@ -182,7 +182,7 @@ fn store_at(faults: &mut Faults<'_>, text: &str) -> Result<StoreAt, String> {
         }
         return Ok(StoreAt::Postgres(Box::new(at)));
     }
-    if text.contains("://") {
+    if text.contains("://") || text.split_once('@').is_some_and(|(user, _)| user.contains(':')) {
         return Err("must be the path of an SQLite file, or a postgres:// URL".to_owned());
     }
     if text == ":memory:" {

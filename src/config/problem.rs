@@ -124,7 +124,7 @@ impl Faults<'_> {
         !path.is_empty() && self.list.iter().any(|fault| fault.path.strip_prefix(path).is_some_and(is_below))
     }
 
-    /// A setting that is accepted and does nothing, because it protects nothing.
+    /// A setting that is accepted, and of which the operator should know something.
     pub fn warn(&mut self, path: &str, text: &str) {
         self.warnings.push(SettingFault::new(path, text));
     }

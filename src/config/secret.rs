@@ -54,6 +54,9 @@ impl Secret {
     /// Why it cannot be used, without any of it.
     pub fn value(&self, env: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
         match self.source() {
+            Source::Written(text) if text.starts_with('$') => {
+                Err("begins with `$`; write \"env:NAME\" for an environment variable".to_owned())
+            }
             Source::Written(text) => clean("its value", text),
             Source::File(path) => read_file(Path::new(path)),
             Source::Env(name) => of_variable(name, env(name)),

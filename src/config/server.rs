@@ -110,6 +110,16 @@ impl Server {
         if self.listen.is_empty() {
             faults.add("server.listen", "needs an address, such as \"127.0.0.1:8080\"");
         }
+        for (i, listen) in self.listen.iter().enumerate() {
+            if let Some(all) = listen.covered_by(&self.listen) {
+                let why = format!("{all} takes every address of this port; leave one of them out");
+                faults.add(&format!("server.listen[{i}]"), why);
+            }
+        }
+        if self.trusted_proxies.iter().any(|net| net.prefix_len() == 0) {
+            let text = "trusts every address, so each caller can name any client; name the proxies alone";
+            faults.warn("server.trusted_proxies", text);
+        }
         if !self.listen.is_empty() && self.tls.is_some() && self.listen.iter().all(|l| matches!(l, Listen::Unix(_))) {
             faults.add("server.tls", "needs a TCP address in `server.listen`; Unix sockets have no TLS");
         }
@@ -148,6 +158,18 @@ pub(super) fn url_path(text: &str) -> Result<(), String> {
 pub enum Listen {
     Tcp(SocketAddr),
     Unix(PathBuf),
+}
+
+impl Listen {
+    /// The one of `all` that listens on every address of this one's port, this one too.
+    pub(super) fn covered_by<'a>(&self, all: &'a [Listen]) -> Option<&'a Listen> {
+        let Listen::Tcp(this) = self else { return None };
+        let covers = |other: &SocketAddr| {
+            let is_same_port = other != this && other.port() == this.port() && this.port() != 0;
+            is_same_port && other.ip().is_unspecified() && other.is_ipv4() == this.is_ipv4()
+        };
+        all.iter().find(|other| matches!(other, Listen::Tcp(other) if covers(other)))
+    }
 }
 
 impl FromStr for Listen {

@@ -101,9 +101,15 @@ fn a_store_in_postgresql_is_named_by_a_url_whose_password_is_not_shown() {
         "password=hunter2",
         "postgres:/me:hunter2@host/db",
         "postgresql//me:hunter2@host/db",
+        "me:hunter2@host/db",
+        "me:hunter2@host",
     ] {
         let messages = faults(&format!("origin.store = \"{store}\""));
-        assert!(messages[0].contains("is no usable postgres:// URL"), "{messages:?}");
+        let why = match store {
+            _ if store.starts_with("me:") => "must be the path of an SQLite file, or a postgres:// URL",
+            _ => "is no usable postgres:// URL",
+        };
+        assert!(messages[0].contains(why), "{messages:?}");
         assert!(!messages[0].contains("hunter2"), "{messages:?}");
     }
     assert_eq!(
@@ -117,6 +123,7 @@ fn a_store_in_postgresql_is_named_by_a_url_whose_password_is_not_shown() {
 #[test]
 fn a_setting_without_protection_that_has_no_effect_gets_a_warning() {
     assert_eq!(warnings("cluster.node = \"edge-1\""), ["cluster"]);
+    assert_eq!(warnings("server.trusted_proxies = [\"10.0.0.1\", \"::/0\"]"), ["server.trusted_proxies"]);
     let http = "[origin]\nkind = \"http\"\nupstreams = [\"http://a\", \"http://b\"]\nhealth = { interval = \"1s\" }\n";
     assert_eq!(warnings(http), Vec::<String>::new());
     let in_force = "limits.shadow = true\ncache.points.stale_while_revalidate = \"5s\"\nlimits.strangers.burst = 1\n\
@@ -135,6 +142,17 @@ fn decisions_are_recorded_where_the_file_says_and_within_its_bound() {
     assert_eq!(log("decisions_max_size = \"2GiB\"").decisions, None);
     let fault = "2:22: log.decisions_max_size: must be from 1MiB to 1048576GiB";
     assert_eq!(faults("[log]\ndecisions_max_size = \"1023KiB\""), [fault]);
+    for (setting, file) in [
+        ("access", "guildgate.db"),
+        ("decisions", "/etc/gg/guildgate.db"),
+        ("audit", "admin.token"),
+        ("audit", "keys.toml"),
+        ("access", "gateway.toml"),
+    ] {
+        let found =
+            faults(&format!("keys = {{ source = \"file\", file = \"keys.toml\" }}\nlog.{setting} = \"{file}\""));
+        assert!(found.len() == 1 && found[0].contains("has another use"), "{file}: {found:?}");
+    }
     let messages = report(&loaded("log.decisions = \"d.log\"").unwrap());
     assert!(messages.contains("decisions = \"/etc/gg/d.log\"\ndecisions_max_size = \"64MiB\"\n"), "{messages}");
 }
@@ -180,6 +198,7 @@ fn paths_start_at_the_files_folder() {
     assert_eq!(config.log.access, Access::File("/var/log/gg".into()));
     assert_eq!(config.keys, Keys::File("/etc/gg/keys.toml".into()));
     assert!(faults("origin.store = \"env:NOT_THERE\"")[0].ends_with("`NOT_THERE` is not set or not UTF-8"));
+    assert!(faults("origin.store = \"${STORE}\"")[0].contains("write \"env:NAME\""));
 }
 
 #[test]
@@ -228,10 +247,20 @@ fn the_admin_listener_is_kept_from_others_who_could_read_its_token() {
     for more in ["admin.plaintext = true", "admin.tls = { certificate = \"c\", private_key = \"k\" }"] {
         assert_eq!(faults(&format!("{open}{more}")), Vec::<String>::new());
     }
-    let taken = "server.listen = [\"127.0.0.1:9180\"]";
-    assert!(faults(taken)[0].contains("is an address of `server.listen`"), "{:?}", faults(taken));
+    for taken in ["server.listen = [\"127.0.0.1:9180\"]", "server.listen = [\"0.0.0.0:9180\"]"] {
+        assert!(faults(taken)[0].contains("is an address of `server.listen`"), "{:?}", faults(taken));
+    }
+    let covered = "server.listen = [\"127.0.0.1:80\", \"[::]:80\", \"0.0.0.0:80\", \"127.0.0.1:81\"]";
+    assert_eq!(
+        faults(covered),
+        ["1:18: server.listen[0]: 0.0.0.0:80 takes every address of this port; leave one of them out"]
+    );
     assert!(faults("admin.read_token = \"env:NO_SUCH\"")[0].contains("NO_SUCH"));
     assert_eq!(faults("admin = { listen = \"\", read_token = \"env:NO_SUCH\" }"), Vec::<String>::new());
+    for path in ["/run/secrets/admin_token", "./admin-token-of-mine", "~/guildgate/token", "bot.token"] {
+        let found = faults(&format!("admin.token = \"{path}\""));
+        assert!(found[0].contains("write \"file:\" before it") && !found[0].contains(path), "{found:?}");
+    }
 }
 
 #[test]
@@ -241,6 +270,9 @@ fn a_file_that_cannot_be_read_is_reported_with_its_reason() {
     let said = |path: &Path| load(Some(path)).unwrap_err().to_string();
     assert!(said(&path).starts_with("there is no config file"));
     assert!(said(folder.path()).contains("directory"), "{}", said(folder.path()));
+    std::os::unix::fs::symlink("nowhere", &path).unwrap();
+    assert!(said(&path).contains("cannot be read"), "a link to nowhere is not taken for no file");
+    fs::remove_file(&path).unwrap();
     fs::write(&path, b"# fine\n\"\xff\" = 1\n").unwrap();
     assert!(said(&path).ends_with("is not UTF-8 text: invalid utf-8 sequence of 1 bytes from index 8"));
     fs::write(&path, vec![b'#'; (1 << 20) + 1]).unwrap();

@@ -123,9 +123,7 @@ async fn write_counts_of_a_day(store: &Store, counts: &[(Arc<Key>, DayCount)]) -
     let (totals, result) = match store.add_daily(*day, added).await {
         Ok(totals) => (totals.into_iter().map(|(_, total)| total).collect(), Ok(())),
         // They may have been added. If they were added again, keys would have used up what they did not ask for.
-        Err(error @ (StoreError::Unknown(_) | StoreError::Late(_))) => {
-            (vec![0; counts.len()], Err(error.to_string()))
-        }
+        Err(error @ (StoreError::Unknown(_) | StoreError::Late(_))) => (vec![0; counts.len()], Err(error.to_string())),
         Err(error) => return Err(error.to_string()),
     };
     for ((key, saved), total) in counts.iter().zip(totals) {

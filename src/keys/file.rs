@@ -156,7 +156,11 @@ impl KeyFileReader {
         let (Some(value), Some(at)) = (value, table.get(name).map(|value| value.span().start)) else { return };
         let first = *self.first.entry((name, value)).or_insert(at);
         if first != at {
-            self.fault(&format!("{called}: {name}"), at, format!("is already on line {}", self.places.problem("", Some(first), "").line));
+            self.fault(
+                &format!("{called}: {name}"),
+                at,
+                format!("is already on line {}", self.places.problem("", Some(first), "").line),
+            );
         }
     }
 }

@@ -29,11 +29,7 @@ pub(super) struct Logs {
 
 impl Logs {
     /// Opens the logs that are configured.
-    pub(super) fn open(
-        process: Arc<ProcessLog>,
-        config: &Log,
-        clock: &Clock,
-    ) -> Result<Self, ProcessError> {
+    pub(super) fn open(process: Arc<ProcessLog>, config: &Log, clock: &Clock) -> Result<Self, ProcessError> {
         let access = AccessLog::open(&config.access, config.is_json()).map_err(cannot_open("access"))?;
         let open = |path: &Path| DecisionLog::open(path, config.decisions_max_size, clock.clone());
         let decisions = config.decisions.as_deref().map(open).transpose().map_err(cannot_open("decisions"))?;

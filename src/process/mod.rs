@@ -82,6 +82,8 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
     let reopen = listen(SignalKind::user_defined1())?;
     // A write beyond `ulimit -f` fails from now on, as on a full disk.
     drop(listen(SignalKind::from_raw(nix::libc::SIGXFSZ))?);
+    // By this one other servers replace their binary; here it means nothing.
+    drop(listen(SignalKind::user_defined2())?);
     drop((in_runtime, held));
     // Looked at before it is read, so that no later change is missed.
     let file = config_path.as_deref().unwrap_or(Path::new(config::DEFAULT_FILE)).to_owned();
@@ -107,7 +109,8 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
         log_warnings(&loaded);
         inputs.warnings(&loaded.config).iter().for_each(|warning| tracing::warn!("{warning}"));
         // Until the start is done, a stop signal ends the process at once.
-        let mut stop_signals = [listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?];
+        let mut stop_signals =
+            [listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?, listen(SignalKind::quit())?];
         let start = startup::start((file, looked), loaded, inputs, demo.is_some(), log.clone(), open_files);
         let (mut serving, urls, reloader) = tokio::select! {
             biased;

@@ -15,7 +15,7 @@ use crate::admin::Tokens;
 use crate::config::secret::Source;
 use crate::config::{Access, Config, Keys, Listen, Loaded, OriginKind, PemFile, PostgresTls, SettingFault, StoreAt};
 use crate::files::folder_of;
-use crate::keys::{KeyFileError, ListedKey, read_key_file};
+use crate::keys::{KeyFileError, ListedKey, hide_keys, read_key_file};
 use crate::origin;
 use crate::telemetry::decisions;
 use crate::tls::Certificate;
@@ -39,16 +39,26 @@ impl Inputs {
         let certificates = [&self.certificate, &self.admin_certificate].into_iter().flatten();
         let mut warnings: Vec<String> = certificates.flat_map(|certificate| certificate.warnings.clone()).collect();
         warnings.extend(config.admin.listener().into_iter().flat_map(Tokens::warnings));
-        warnings.extend(self.keys.iter().filter_map(|keys| no_keys_warning(config, keys)));
+        warnings.extend(self.keys.iter().flat_map(|keys| key_warnings(config, keys)));
         warnings
     }
 }
 
-/// The warning about a key file that holds these keys.
-pub(super) fn no_keys_warning(config: &Config, keys: &[ListedKey]) -> Option<String> {
-    let Keys::File(path) = &config.keys else { return None };
-    let warning = || format!("{}: the key file holds no key, so every request is refused", path.display());
-    keys.is_empty().then(warning)
+/// The warnings about a list of keys: that a key file has none, and the keys whose tier does not exist.
+pub fn key_warnings(config: &Config, keys: &[ListedKey]) -> Vec<String> {
+    let limits = &config.limits;
+    let of_tier = keys.iter().filter_map(|key| {
+        let tier = key.tier.as_ref().filter(|tier| !limits.tiers.iter().any(|known| *known.name == ***tier))?;
+        let (tier, default) = (hide_keys(tier), &limits.default_tier.name);
+        Some(format!("key {}: its tier '{tier}' is not in [limits.tiers]; it gets '{default}'", key.id))
+    });
+    let empty = match &config.keys {
+        Keys::File(path) if keys.is_empty() => {
+            Some(format!("{}: the key file holds no key, so every request is refused", path.display()))
+        }
+        _ => None,
+    };
+    empty.into_iter().chain(of_tier).collect()
 }
 
 /// Checks everything that the configuration names, and reads its files.
@@ -144,10 +154,10 @@ fn missing_folder(path: &Path) -> Option<String> {
 
 /// Why the server cannot write the file of this setting.
 fn not_writable(setting: &str, path: &Path) -> Option<SettingFault> {
-    let written = if path.exists() { path.to_owned() } else { folder_of(path) };
+    let (of, written) = if path.exists() { ("", path.to_owned()) } else { ("the folder of ", folder_of(path)) };
     let denied = || {
         let error = io::Error::from(access(&written, Permission::WRITE_OK).err()?);
-        Some(format!("{} cannot be written: {error}", written.display()))
+        Some(format!("{of}{} cannot be written: {error}; see its owner and its mode", path.display()))
     };
     let folder = || path.is_dir().then(|| format!("{} is a folder; name a file in it", path.display()));
     let fault = missing_folder(path).or_else(folder).or_else(denied);

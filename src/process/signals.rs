@@ -1,4 +1,4 @@
-//! The signals of a running server: SIGTERM and SIGINT end it, SIGHUP asks for a reload, SIGUSR1 reopens the logs. Those
+//! The signals of a running server: SIGTERM, SIGINT and SIGQUIT end it, SIGHUP asks for a reload, SIGUSR1 reopens the logs. Those
 //! that come before it listens for them are held back (`HeldSignals`).
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal as Number};
@@ -35,13 +35,14 @@ pub(super) fn listen(kind: SignalKind) -> Result<Signal, ProcessError> {
     signal(kind).map_err(|e| ProcessError::Failed(format!("cannot listen for signals: {e}")))
 }
 
-/// SIGTERM and SIGINT.
-pub(super) type StopSignals = [Signal; 2];
+/// SIGTERM, SIGINT and SIGQUIT.
+pub(super) type StopSignals = [Signal; 3];
 
 /// Waits for one of them.
-pub(super) async fn stopped([terminate, interrupt]: &mut StopSignals) {
+pub(super) async fn stopped([terminate, interrupt, quit]: &mut StopSignals) {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
+        _ = quit.recv() => {}
     }
 }

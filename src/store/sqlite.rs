@@ -374,8 +374,7 @@ pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
 }
 
 /// What to check where a file cannot be used.
-const CHECK_RIGHTS: &str =
-    "check that the file and its folder belong to this user, their modes, and how the disk is mounted";
+const CHECK_RIGHTS: &str = "check that the file, its -wal and -shm, and its folder belong to this user, their modes, and how the disk is mounted";
 
 /// An error of SQLite: what is wrong with the file, and what to do. A lock is `Busy`: SQLite reports it before it writes
 /// anything.

@@ -52,8 +52,7 @@ async fn each_node_is_shown_with_its_name_configuration_and_how_far_it_hears_the
     let redis = Redis::start(&[]).await;
     let (here, there) = two_nodes(&redis).await;
     for gate in [&here, &there] {
-        says(gate, 0, &["edge-1", "edge-2", "2 nodes", "serving", &format!("Redis at {} (version", redis.url())])
-            .await;
+        says(gate, 0, &["edge-1", "edge-2", "2 nodes", "serving", &format!("Redis at {} (version", redis.url())]).await;
     }
     let connected = |age: &Value| age.as_u64().is_some_and(|age| age < 950);
     let is_whole = async || {

@@ -133,6 +133,7 @@ fn a_gzip_file_that_is_not_whole_and_sound_is_refused_and_nothing_of_it_is_taken
         (sum, "corrupt"),
     ];
     world.import("").done(); // which makes the store, and says so
+    world.run(&["import", "."]).failed(1).names(&[". cannot be read: is a directory"]);
     for (at, (bytes, why)) in cases.into_iter().enumerate() {
         world.write("in.jsonl.gz", bytes);
         for args in [&["import", "in.jsonl.gz"][..], &["import", "--partial", "in.jsonl.gz"]] {

@@ -79,8 +79,9 @@ async fn the_service_manager_is_told_at_an_abstract_address_too() {
 
 #[tokio::test]
 async fn sigterm_and_sigint_let_a_request_finish_and_exit_0() {
-    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGQUIT] {
         let (mut gate, mut connection, hold) = during_a_request("30s").await;
+        gate.process().signal(Signal::SIGUSR2); // means something to other servers, and ends nothing here
         gate.process().signal(signal);
         let address = gate.address();
         eventually(PATIENCE, "no new connections", || async { !is_served(address).await }).await;

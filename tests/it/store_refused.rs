@@ -106,7 +106,7 @@ fn a_store_that_this_user_may_not_use_is_refused_with_what_to_look_at() {
     };
     let world = world();
     fs::set_permissions(world.path("guildgate.db"), fs::Permissions::from_mode(0o000)).unwrap();
-    refused_by_all(&world, as_anybody, &["check that the file and its folder belong to this user"]);
+    refused_by_all(&world, as_anybody, &["check that the file, its -wal and -shm, and its folder belong to this user"]);
 }
 
 #[test]

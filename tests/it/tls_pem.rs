@@ -157,6 +157,11 @@ fn a_private_key_that_a_reader_would_leave_out_is_refused_by_its_line() {
         ("two", format!("{key}{other}"), "second private key"),
         ("four dashes", key.replace("-----BEGIN", "----BEGIN"), "line 1;"),
         ("encrypted", key.replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY"), "line 1;"),
+        (
+            "encrypted, of the older form",
+            key.replacen("KEY-----\n", "KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\n", 1),
+            "`openssl pkey",
+        ),
         ("of SSH", key.replace("PRIVATE KEY", "OPENSSH PRIVATE KEY"), "`openssl pkey"),
         ("cut off", key[..key.len() / 2].to_owned(), "line 1;"),
     ] {

@@ -18,7 +18,8 @@ const MAX_CHOICES: usize = 50;
 
 pub(super) async fn show(Extension(visit): Extension<Visit>) -> Answer {
     let gateway = &visit.shared().gateway;
-    let (size, totals, max_size) = (gateway.cache_size(), gateway.observer.totals(), gateway.state().config.cache.max_size);
+    let (size, totals, max_size) =
+        (gateway.cache_size(), gateway.observer.totals(), gateway.state().config.cache.max_size);
     let rows = Operation::ALL.into_iter().filter(|operation| !operation.is_write()).map(|operation| {
         let [hits, misses] = [&HITS[..], &MISSES].map(|of| used(&totals.by_cache[operation.index()], of));
         row![operation.name(), hits, misses, share(hits, hits + misses)]

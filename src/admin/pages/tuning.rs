@@ -187,7 +187,8 @@ fn now(shared: &Shared, limits: &Limits, in_force: Option<&Value>) -> Markup {
             format!("{}, {} at once", typed_rate(typed.and_then(|tier| tier.get("candidate"))), rate.burst)
         });
         let mut row = row![tier.name, format!("{}, {} at once", typed_rate(typed), tier.main.burst)];
-        let over = Limit::ALL.map(|limit| counts.map_or(0, |counts| counts.over[limit.index()].load(Ordering::Relaxed)));
+        let over =
+            Limit::ALL.map(|limit| counts.map_or(0, |counts| counts.over[limit.index()].load(Ordering::Relaxed)));
         row.extend(over.map(|n| html! { (n) }));
         row.extend(row![candidate, counts.map_or(0, |counts| counts.over_candidate.load(Ordering::Relaxed))]);
         row

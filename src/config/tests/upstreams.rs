@@ -85,6 +85,8 @@ fn every_fault_of_the_upstreams_is_reported_with_its_place() {
     assert_eq!(twice, ["3:28: origin.upstreams[1]: is listed twice"]);
     assert_eq!(origin_faults("upstreams = [\"https://b\"]\ntls = { private_key = \"k\" }").len(), 1);
     assert_eq!(origin_faults("upstreams = [\"https://b\"]\nhost = \"a..b\"").len(), 1);
+    let itself = origin_faults("upstreams = [\"http://a\", \"http://127.0.0.1:8080/v1\"]");
+    assert!(itself.len() == 1 && itself[0].contains("this server would ask itself"), "{itself:?}");
     let many: Vec<_> = (0..65).map(|i| format!("\"http://h{i}\"")).collect();
     assert_eq!(origin_faults(&format!("upstreams = [{}]", many.join(","))).len(), 1);
 }

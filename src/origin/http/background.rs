@@ -63,7 +63,7 @@ async fn resolve_repeatedly(origin: Weak<HttpOrigin>, upstream: Arc<PreparedUpst
                 is_failing = true;
                 let reason = failed.err().map_or_else(|| "it has no address".to_owned(), |e| e.to_string());
                 let upstream = &upstream.settings;
-                tracing::warn!(%upstream, reason, "a name cannot be resolved; its previous addresses stay in use");
+                tracing::warn!(%upstream, reason, "a name cannot be resolved; addresses that it had before stay in use");
             }
             _ => {}
         }

@@ -106,7 +106,7 @@ impl Reloader {
     pub(super) fn keys_in_force(&self, keys: Vec<ListedKey>) -> ReloadOutcome {
         let running = self.gateway.state().clone();
         let is_same = matches!(&running.keys, KeySource::File(file) if *file.keys == *keys);
-        preflight::no_keys_warning(&running.config, &keys).inspect(|warning| tracing::warn!("{warning}"));
+        preflight::key_warnings(&running.config, &keys).iter().for_each(|warning| tracing::warn!("{warning}"));
         let keys = NewKeys::File(KeyFile::new(keys, self.store.clone()));
         self.gateway.reload(running.config.clone(), running.origin.clone(), keys);
         ReloadOutcome::changed((!is_same).then_some("keys.file"))
