@@ -53,7 +53,7 @@ impl Demo {
         let store = Store::open(&loaded.config.origin.store, IfMissing::Make).await?;
         let imported = store.import(|| Ok(RECORDS.trim_start().as_bytes()), Mode::AllOrNothing, drop).await;
         imported.map_err(|e| failed(e.to_string()))?.commit().await?;
-        let guild = GUILD.parse().map_err(|e| failed(format!("{e}")))?;
+        let guild = GUILD.parse().map_err(|e: &str| failed(e.to_owned()))?;
         let input = key::KeyInput { guild, name: "demo".to_owned(), tier: None, scope: Scope::Write, expires: None };
         let records = Records { store, config: Arc::new(loaded.config.clone()), clock: Clock::system() };
         let key = key::create(&records, input).await?.key;

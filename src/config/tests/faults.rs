@@ -80,7 +80,7 @@ level = "loud"
             "34:9: origin.store: must be a file: data in memory is lost at exit",
             "36:1: keys.file: `keys.source` \"file\" needs it: the path of the key file",
             "40:9: log.level: unknown value `loud`; there are `error`, `warn`, `info`, `debug` and `trace`",
-            "41:1: log.\"é\": unknown name `é`; there are `access`, `audit`, `decisions`, `decisions_max_size`, `format`, \
+            "41:1: log.\"é\": unknown name `é`; there are `access`, `audit`, `decisions`, `decisions_max_size`, `format`, `level`, \
              `otlp` and `otlp_sample`",
         ]
     );

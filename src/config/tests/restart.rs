@@ -37,20 +37,19 @@ fn gateway_toml_names_all_that_takes_effect_after_a_restart() {
 }
 
 #[test]
-fn a_source_of_keys_that_cannot_follow_another_one_while_running_needs_a_restart() {
+fn another_source_of_keys_needs_a_restart_and_another_key_file_does_not() {
     let http = |keys: &str| format!("origin = {{ kind = \"http\", upstreams = [\"http://a\"] }}\nkeys = {{ {keys} }}");
-    let [store, file, origin] = ["source = \"store\"", "source = \"file\"\nfile = \"k\"", "source = \"origin\""]
-        .map(|k| http(&k.replace('\n', ", ")));
-    for (before, next, has_store, follows) in [
-        (&store, &file, true, true),
-        (&file, &store, true, true),
-        (&file, &store, false, false),
-        (&file, &origin, true, false),
-        (&origin, &store, true, false),
-        (&origin, &file, true, false),
+    let file = |name: &str| http(&format!("source = \"file\", file = \"{name}\""));
+    let [store, origin] = ["source = \"store\"", "source = \"origin\""].map(http);
+    for (before, next, follows) in [
+        (&store, &file("k"), false),
+        (&file("k"), &store, false),
+        (&file("k"), &origin, false),
+        (&origin, &file("k"), false),
+        (&file("k"), &file("l"), true),
     ] {
         let (before, next) = (config(before), config(next));
-        let Reloaded { config: after, after_restart, .. } = before.reloaded(next.clone(), has_store);
+        let Reloaded { config: after, after_restart, .. } = before.reloaded(next.clone(), true);
         assert_eq!(after.keys, if follows { next.keys } else { before.keys });
         assert_eq!(after_restart.is_empty(), follows, "{after_restart:?}");
     }
@@ -58,8 +57,9 @@ fn a_source_of_keys_that_cannot_follow_another_one_while_running_needs_a_restart
 
 #[test]
 fn a_first_limit_by_the_day_needs_a_restart_where_no_store_is_open() {
-    let file = "keys = { source = \"file\", file = \"k\" }\nlimits.tiers.standard.daily = 5\n";
-    let Reloaded { config: after, after_restart, .. } = config("").reloaded(config(file), false);
+    let before = config("keys = { source = \"file\", file = \"k\" }");
+    let next = config("keys = { source = \"file\", file = \"k\" }\nlimits.tiers.standard.daily = 5\n");
+    let Reloaded { config: after, after_restart, .. } = before.reloaded(next, false);
     assert_eq!(after_restart, ["limits"]);
-    assert_eq!(after.limits, config("").limits);
+    assert_eq!(after.limits, before.limits);
 }
