@@ -137,7 +137,7 @@ fn is_begin(line: &str) -> bool {
 /// Why rustls refuses these certificates with this key.
 pub fn pair_fault(certificates: &PemFile<'_>, key: &PemFile<'_>, error: &rustls::Error) -> SettingFault {
     let why = match error {
-        rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => "must be the key of the first certificate in",
+        rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => "is not the key of the first certificate in",
         _ => {
             "cannot be used (RSA of 2048 to 4096 bits, ECDSA P-256 and P-384, and Ed25519 can), or it is damaged, or so is \
              the first certificate in"

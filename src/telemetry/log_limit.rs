@@ -16,8 +16,9 @@ use crate::clock::{Clock, Tick};
 const LINES: u64 = 20;
 const WINDOW: Duration = Duration::from_secs(20);
 
-/// The target of lines about the logs themselves, which are few by themselves.
-pub(super) const LOG_TARGET: &str = "guildgate::log";
+/// The target of lines that are not limited, since nobody but an operator can cause many: what a reload took up, and what
+/// is told of the logs themselves, at most once a second.
+pub const UNLIMITED: &str = "guildgate::report";
 
 /// Passes the first [`LINES`] lines of each place in a [`WINDOW`].
 #[derive(Debug)]
@@ -55,12 +56,12 @@ impl LogLimit {
 impl<S: Subscriber> Layer<S> for LogLimit {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let metadata = event.metadata();
-        if metadata.target() == LOG_TARGET {
+        if metadata.target() == UNLIMITED {
             return true;
         }
         let admitted = self.admit(metadata.callsite());
         if let Some(left_out @ 1..) = admitted {
-            tracing::warn!(target: LOG_TARGET, left_out, "… and {left_out} lines such as the next one");
+            tracing::warn!(target: UNLIMITED, left_out, "… and {left_out} lines such as the next one");
         }
         admitted.is_some()
     }

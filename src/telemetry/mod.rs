@@ -21,6 +21,7 @@ pub use access_line::{AccessLine, CacheUse, UpstreamUse, printable};
 pub use decisions::{Decision, DecisionLog};
 pub use explanation::{Explanation, KeyLookup};
 pub use line_output::LineOutput;
+pub use log_limit::UNLIMITED;
 pub use observer::Observer;
 pub use panics::log_panics;
 pub use process_log::{ProcessLog, init, ready_as_json};

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::line_output::LineOutput;
-use super::log_limit::LOG_TARGET;
+use super::log_limit::UNLIMITED;
 use crate::clock::becomes_true;
 
 /// How long the thread lets records gather before it empties the queue. Waking it for each would cost several
@@ -77,7 +77,7 @@ impl<T: Send + 'static> BackgroundWriter<T> {
                 let dropped = theirs.dropped.swap(0, Ordering::SeqCst);
                 (untold, so_far) = (untold + dropped, so_far + dropped);
                 if untold > 0 && (last || Instant::now() >= tell_at) {
-                    tracing::warn!(target: LOG_TARGET, dropped = untold, so_far, "{name} could not keep up; records were dropped");
+                    tracing::warn!(target: UNLIMITED, dropped = untold, so_far, "{name} could not keep up; records were dropped");
                     (untold, tell_at) = (0, Instant::now() + REPORT_INTERVAL);
                 }
                 let reopen = theirs.reopen.swap(false, Ordering::SeqCst);
@@ -111,12 +111,12 @@ impl<T: Send + 'static> BackgroundWriter<T> {
             match to.write(lines.as_bytes()) {
                 Err(error) if count > 0 => {
                     if lost == 0 {
-                        tracing::error!(target: LOG_TARGET, %error, path = to.path(), "{name} cannot be written; its lines are lost");
+                        tracing::error!(target: UNLIMITED, %error, path = to.path(), "{name} cannot be written; its lines are lost");
                     }
                     lost += count;
                 }
                 Ok(()) if lost > 0 && count > 0 => {
-                    tracing::warn!(target: LOG_TARGET, lost, path = to.path(), "{name} is written again; lines of it are lost");
+                    tracing::warn!(target: UNLIMITED, lost, path = to.path(), "{name} is written again; lines of it are lost");
                     lost = 0;
                 }
                 _ => {}

@@ -98,12 +98,3 @@ async fn a_key_is_hidden_however_it_is_escaped() {
     assert!(!found.iter().any(|line| line.to_string().contains(&digits[8..])), "{found:#?}");
     assert_eq!((&found[0]["change"]["name"], &found[2]["path"]), (&json!("gg_…"), &json!("/api/keys/gg_…")));
 }
-
-#[tokio::test]
-async fn a_line_that_was_cut_off_is_ended_before_the_next_one() {
-    let mut gate = audited().start().await;
-    gate.world().write("audit.log", r#"{"time":"2026-"#); // as a full disk leaves it
-    gate.restart().await;
-    gate.admin().await.json("PATCH", &format!("/api/guilds/{GUILD}"), r#"{"name":"n"}"#).await.is(200);
-    assert_eq!(lines(&gate, 2).await[1]["change"], json!({"name": "n"}));
-}

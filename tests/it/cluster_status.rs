@@ -185,7 +185,7 @@ async fn where_redis_is_away_or_not_set_the_command_ends_with_2_and_says_so() {
     status(&here).failed(2).names(&["gateway.toml", "cluster.redis", &address]);
     here.has_said("is away; until it answers").await;
     let warnings = here.admin().await.get("/api/cluster").await.is(200)["warnings"].clone();
-    assert!(warnings[0].as_str().unwrap().starts_with("Redis is away"), "{warnings}");
+    assert!(warnings[0].as_str().unwrap().starts_with("the other nodes are not heard"), "{warnings}");
     let alone = TestGateway::builder().admin().start().await;
     status(&alone).failed(2).names(&["cluster.redis", "is not set"]);
     alone.admin().await.get("/api/cluster").await.is_problem(409, "cluster.redis is not set");

@@ -252,9 +252,7 @@ async fn the_rights_that_the_page_names_are_enough_and_a_missing_one_ends_check_
     let (_redis, url) = Redis::with_rights(&rights).await;
     let allowed = world(&url, "nodes = 2\n");
     let checked = allowed.run(&["check"]).done();
-    for words in ["answers (version", "every setPoints is refused with 21, and every read goes to the origin"] {
-        assert!(checked.stdout.contains(words), "{words} is not in\n{}", checked.stdout);
-    }
+    assert!(checked.stdout.contains("answers (version"), "{}", checked.stdout);
     let mut process = allowed.serve(&[]);
     process.ready().await;
     assert!(allowed.run(&["cluster", "status"]).done().stdout.contains("; 1 node\n"));

@@ -135,7 +135,7 @@ async fn a_new_certificate_is_shown_without_a_connection_being_dropped() {
     // Without a signal as well, once both files stand still; halfway the pair does not match.
     let third = Identity::new();
     gate.world().write("cert.pem", &third.certificate);
-    gate.has_said("is not the key of the certificate").await;
+    gate.has_said("is not the key of the first certificate").await;
     assert_eq!(certificate_shown(&gate, &[&second]).await, after);
     gate.world().write("key.pem", &third.private_key);
     eventually(PATIENCE, "the third certificate", || async {

@@ -26,6 +26,7 @@ use crate::files::FileState;
 use crate::gateway::Gateway;
 use crate::origin::HttpOrigin;
 use crate::store::Store;
+use crate::telemetry::UNLIMITED;
 
 /// How often files are looked at, and so how long a changed one must have stayed the same (contract section 3).
 const TICK: Duration = Duration::from_millis(250);
@@ -283,10 +284,10 @@ impl Reloader {
             tracing::error!(%file, "{rejected}: {faults}");
             self.admin.reloads.rejected.fetch_add(1, Ordering::Relaxed);
         } else if after_restart.is_empty() {
-            tracing::info!(%file, changed, "{reloaded}");
+            tracing::info!(target: UNLIMITED, %file, changed, "{reloaded}");
         } else {
             let what = "what `after_restart` names takes effect after a restart";
-            tracing::warn!(%file, changed, after_restart, "{reloaded}; {what}");
+            tracing::warn!(target: UNLIMITED, %file, changed, after_restart, "{reloaded}; {what}");
         }
         self.admin.reloads.record(self.gateway.clock().unix(), part.name(), &outcome);
         if asked_at.is_some() {
