@@ -117,7 +117,6 @@ impl Clock {
     }
 
     /// The wall clock's time at a moment that has passed, to the nanosecond.
-    #[cfg(feature = "otlp")]
     pub fn system_time(&self, at: Tick) -> SystemTime {
         let now = match &self.0 {
             Source::System(_) => SystemTime::now(),

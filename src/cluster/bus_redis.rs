@@ -79,7 +79,7 @@ impl RedisStream {
         if appended.as_ref().is_err_and(RedisFault::is_garbage) {
             in_time(cmd("DEL").arg(&self.key).query_async::<()>(writer)).await?;
         }
-        let ids = appended.map_err(|fault| fault.noted(&self.key))?;
+        let ids = appended?;
         let Some(last) = ids.into_iter().collect::<Option<Vec<_>>>().and_then(|mut ids| ids.pop()) else {
             return Ok(None);
         };

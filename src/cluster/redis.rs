@@ -76,14 +76,6 @@ impl RedisFault {
     pub(super) fn is_garbage(&self) -> bool {
         self.0.contains("WRONGTYPE")
     }
-
-    /// Names the key in the log, if something else stands in it.
-    pub(super) fn noted(self, key: &str) -> Self {
-        if self.is_garbage() {
-            tracing::warn!(key, "in Redis, something that is not Guildgate's stood in this key; it was removed");
-        }
-        self
-    }
 }
 
 /// What is asked of Redis, within this time.
@@ -116,7 +108,7 @@ impl RedisConnection {
             RedisConnection::One(mut one) => invocation.invoke_async(&mut one).await,
             RedisConnection::Cluster(mut cluster) => invocation.invoke_async(&mut cluster).await,
         };
-        answer.map_err(|error| RedisFault::from(error).noted(key))
+        Ok(answer?)
     }
 
     /// What the server says of itself; nothing if it is a Redis Cluster, or its user may not ask.

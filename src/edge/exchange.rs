@@ -19,11 +19,9 @@ use crate::keys::InFlightSlot;
 use crate::model::Limit;
 use crate::telemetry::{AccessLine, UpstreamUse};
 use crate::wire::{Fault, Operation, RequestId};
-#[cfg(feature = "otlp")]
 use crate::wire::{RequestSpan, TraceContext};
 
 /// The methods of requests by which spans name them; others are `_OTHER`, since callers may send any number of them.
-#[cfg(feature = "otlp")]
 const METHODS: [&str; 9] = ["POST", "GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE"];
 
 /// A request whose header was received, as both versions of HTTP hand it over.
@@ -70,15 +68,13 @@ impl Edge {
             && fields.requests_method
             && let Some(operation) = Operation::at(request.path, &config.server.base_path)
         {
-            let details = RequestDetails { operation: Some(operation), ..RequestDetails::new(id) };
+            let details = RequestDetails { id, operation: Some(operation), ..RequestDetails::default() };
             let at = self.finished(config, &details, 204, None, client, request.arrived);
             return Answer { content: Content::Preflight(id), allow_origin, at };
         }
         let in_flight = InFlightSlot::default();
         let trace = fields.trace;
-        #[cfg(feature = "otlp")]
         let span = self.start_span(config, request, &trace);
-        #[cfg(feature = "otlp")]
         let trace = TraceContext { span: span.as_ref(), ..trace };
         let header = RequestHeader {
             method: request.method,
@@ -111,7 +107,6 @@ impl Edge {
     }
 
     /// Starts the span of a request, if it is sampled.
-    #[cfg(feature = "otlp")]
     fn start_span(
         &self,
         config: &Config,
@@ -143,7 +138,10 @@ impl Edge {
         peer: Option<IpAddr>,
         arrived: Instant,
     ) -> Answer<'static> {
-        let reply = Reply { answer: Err(fault), details: RequestDetails::new(RequestId::random()) };
+        let reply = Reply {
+            answer: Err(fault),
+            details: RequestDetails { id: RequestId::random(), ..RequestDetails::default() },
+        };
         let at = self.replied(config, &reply, proxies::client(peer, &[], &[]), arrived);
         Answer { content: Content::Reply(reply), allow_origin: None, at }
     }
@@ -189,7 +187,6 @@ impl Edge {
             upstream: details.upstream.as_ref().map(|upstream| upstream.name.clone()),
             upstream_us: details.upstream.as_ref().map(UpstreamUse::took_us),
             config: config.hash,
-            #[cfg(feature = "otlp")]
             span: details.span.clone(),
         };
         self.gateway.finished(details, at.moment.into_std(), outcome);

@@ -55,7 +55,9 @@ impl Admitted<'_> {
 
 fn refund(charge: Option<AddressCharge>, details: &mut RequestDetails) {
     details.is_stranger = false;
-    charge.inspect(AddressCharge::refund);
+    if let Some(charge) = charge {
+        charge.refund();
+    }
 }
 
 impl Gateway {

@@ -24,7 +24,6 @@ pub(super) struct Caller {
     authorization: Box<[u8]>,
     trace_parent: Option<Box<[u8]>>,
     trace_state: Option<Box<[u8]>>,
-    #[cfg(feature = "otlp")]
     span: Option<Arc<crate::wire::RequestSpan>>,
 }
 
@@ -44,7 +43,6 @@ impl Caller {
             authorization: authorization.into(),
             trace_parent: trace.parent.map(Into::into),
             trace_state: trace.state.map(Into::into),
-            #[cfg(feature = "otlp")]
             span: trace.span.cloned(),
         }
     }
@@ -53,7 +51,6 @@ impl Caller {
         let trace = TraceContext {
             parent: self.trace_parent.as_deref(),
             state: self.trace_state.as_deref(),
-            #[cfg(feature = "otlp")]
             span: self.span.as_ref(),
         };
         ForwardedFields { authorization: Authorization(&self.authorization), trace }

@@ -45,11 +45,9 @@ use crate::wire::{Fault, Form, Operation, Request, RequestId, TraceContext, is_f
 
 pub use key_source::{KeyFile, KeyList, KeySource};
 pub use peers::Peers;
-pub use purge::PurgeError;
 pub use reload::NewKeys;
 pub use reply::{CacheStatus, Reply, RequestDetails};
 pub use state::State;
-pub use store_follower::LoadedKeys;
 pub use usage::KeyUsage;
 
 /// The gateway: the rules, and what they depend on.
@@ -68,8 +66,6 @@ pub struct Gateway {
     peers: Option<Peers>,
     /// How old what is known of the store is.
     feed: Freshness,
-    /// Held from the begin of a list of keys until that list is in force.
-    load_lock: Arc<tokio::sync::Mutex<()>>,
     /// Keys whose day was given back, by the change feed, and is not yet here.
     day_resets: Mutex<Vec<KeyId>>,
     /// Held while the use of keys is written to the store.
@@ -122,7 +118,6 @@ impl Gateway {
             shared_limits: None,
             peers: None,
             feed: Freshness::not_followed(),
-            load_lock: Arc::default(),
             day_resets: Mutex::default(),
             usage_lock: tokio::sync::Mutex::default(),
             writes: Writes::default(),
@@ -193,13 +188,12 @@ impl Gateway {
         header: &RequestHeader<'_>,
         body: &mut B,
     ) -> Reply {
-        let mut details = RequestDetails::new(header.id);
+        let mut details = RequestDetails { id: header.id, ..RequestDetails::default() };
         let answer = AssertUnwindSafe(self.answer(state, header, body, &mut details)).catch_unwind().await;
         details.panicked = answer.is_err();
         if details.is_stranger {
             details.hide_key();
         }
-        #[cfg(feature = "otlp")]
         {
             details.span = header.trace.span.cloned();
         }
@@ -207,7 +201,6 @@ impl Gateway {
     }
 
     /// The trace and the parent of a request's span, if it is sampled.
-    #[cfg(feature = "otlp")]
     pub fn sample(&self, trace: &TraceContext<'_>) -> Option<crate::wire::TraceParent> {
         self.observer.sample(trace)
     }

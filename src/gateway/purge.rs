@@ -5,19 +5,16 @@ use super::{Gateway, KeySource};
 use crate::cache::Realms;
 use crate::model::{GuildId, MemberId};
 
-/// Why answers could not be invalidated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PurgeError {
-    #[error("only the origin knows the guilds of the keys (keys.source = \"origin\"); purge a member or everything")]
-    GuildsAreUnknown,
-}
+/// Why the answers of a guild cannot be invalidated.
+const UNKNOWN_GUILDS: &str =
+    "only the origin knows the guilds of the keys (keys.source = \"origin\"); purge a member or everything";
 
 impl Gateway {
     /// Invalidates the cached answers to the keys of `guild`, about `member`, or both; all where neither is given.
     ///
     /// # Errors
     /// A guild cannot be purged where only the origin knows the keys.
-    pub fn purge(&self, guild: Option<&GuildId>, member: Option<MemberId>) -> Result<(), PurgeError> {
+    pub fn purge(&self, guild: Option<&GuildId>, member: Option<MemberId>) -> Result<(), &'static str> {
         self.purge_here(guild, member)?;
         if let Some(peers) = self.peers_of(&self.state()) {
             peers.bus.purge(guild.cloned(), member);
@@ -26,18 +23,15 @@ impl Gateway {
     }
 
     /// As [`Gateway::purge`], at this node only.
-    pub(super) fn purge_here(&self, guild: Option<&GuildId>, member: Option<MemberId>) -> Result<(), PurgeError> {
+    pub(super) fn purge_here(&self, guild: Option<&GuildId>, member: Option<MemberId>) -> Result<(), &'static str> {
         let gate = &self.cache.gate;
         let Some(guild) = guild else {
-            match member {
-                Some(member) => gate.invalidate_member(member, Realms::All),
-                None => gate.invalidate_all(),
-            }
+            member.map_or_else(|| gate.invalidate_all(), |member| gate.invalidate_member(member, Realms::All));
             return Ok(());
         };
         let state = self.state();
         if matches!(state.keys, KeySource::Origin(_)) {
-            return Err(PurgeError::GuildsAreUnknown);
+            return Err(UNKNOWN_GUILDS);
         }
         // A guild that never had a key has no answers.
         if let Some(realm) = state.key_table.realm_of(guild) {

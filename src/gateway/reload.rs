@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{Gateway, KeyFile, KeyList, KeySource, LoadedKeys, State};
+use super::{Gateway, KeyFile, KeyList, KeySource, State};
 use crate::config::Config;
 use crate::origin::Origin;
 
@@ -17,8 +17,8 @@ pub enum NewKeys {
     /// A key file. The store is not asked: the guilds that the bot has left are those known, and changes of them come
     /// by the change feed.
     File(KeyFile),
-    /// The store's keys.
-    Store(LoadedKeys),
+    /// What the store lists now.
+    Listed(KeyList),
 }
 
 impl Gateway {
@@ -35,12 +35,10 @@ impl Gateway {
         let before = self.state_full();
         let (config, origin) = settings.unwrap_or_else(|| (before.config.clone(), before.origin.clone()));
         let with_guilds = |keys| KeyList { keys, departed_guilds: before.departed_guilds.clone() };
-        let (source, list, _lock) = match keys {
-            NewKeys::Unchanged => (before.keys.clone(), with_guilds(before.key_table.listed_keys()), None),
-            NewKeys::File(file) => (KeySource::File(file), with_guilds(Vec::new()), None),
-            NewKeys::Store(LoadedKeys { source, list, lock }) => {
-                (source.unwrap_or_else(|| before.keys.clone()), list, Some(lock))
-            }
+        let (source, list) = match keys {
+            NewKeys::Unchanged => (before.keys.clone(), with_guilds(before.key_table.listed_keys())),
+            NewKeys::File(file) => (KeySource::File(file), with_guilds(Vec::new())),
+            NewKeys::Listed(list) => (before.keys.clone(), list),
         };
         let strangers = before.strangers.with_rate(config.limits.strangers);
         let used = (&*before.key_table, strangers);

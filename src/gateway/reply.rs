@@ -19,7 +19,7 @@ pub struct Reply {
 }
 
 /// What was found out about a request, as far as it came.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RequestDetails {
     pub id: RequestId,
     pub operation: Option<Operation>,
@@ -41,30 +41,10 @@ pub struct RequestDetails {
     /// The request panicked: nothing more should be read from its connection.
     pub panicked: bool,
     /// The span of a sampled request.
-    #[cfg(feature = "otlp")]
     pub span: Option<Arc<crate::wire::RequestSpan>>,
 }
 
 impl RequestDetails {
-    pub fn new(id: RequestId) -> Self {
-        RequestDetails {
-            id,
-            operation: None,
-            key: None,
-            levels: None,
-            over_limit: None,
-            over_strangers: false,
-            over_candidate: false,
-            is_stranger: false,
-            awaits_limits: false,
-            cache: None,
-            upstream: None,
-            panicked: false,
-            #[cfg(feature = "otlp")]
-            span: None,
-        }
-    }
-
     /// Tells nothing of the key: the caller has not proven it.
     pub(super) fn hide_key(&mut self) {
         (self.key, self.levels, self.over_limit, self.over_candidate) = (None, None, None, false);

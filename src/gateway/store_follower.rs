@@ -6,10 +6,7 @@
 
 use std::time::Duration;
 
-use tokio::sync::OwnedMutexGuard;
-
-use super::key_source::{KeyList, KeySource};
-use super::{Gateway, NewKeys, State};
+use super::{Gateway, KeySource, NewKeys, State};
 use crate::cache::Realms;
 use crate::clock::{AlignedTimer, Tick};
 use crate::store::{Change, Store};
@@ -19,17 +16,6 @@ const INTERVAL: Duration = Duration::from_millis(250);
 
 /// How soon a read that failed is repeated.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
-
-/// A list of keys that is to be put in force or dropped; nobody else loads keys meanwhile, so that an older list never
-/// replaces a newer one. A key file may be put in force meanwhile: it holds its keys itself, and a key that was removed
-/// from it does not wait for a store (guarantee 7).
-#[derive(Debug)]
-pub struct LoadedKeys {
-    /// `None`: the source in force.
-    pub(super) source: Option<KeySource>,
-    pub(super) list: KeyList,
-    pub(super) lock: OwnedMutexGuard<()>,
-}
 
 impl Gateway {
     /// Whether the keys of `state` are too old to accept or refuse a request by them.
@@ -55,14 +41,6 @@ impl Gateway {
         }
         let is_away = !self.hears_store(&state, now);
         is_away.then_some("the store is away: its changes cannot be read, and nothing is answered from memory")
-    }
-
-    /// Loads the keys of `source`, or of the source in force, once every list that was begun before is in force. It
-    /// takes as long as the store does.
-    pub async fn load_keys(&self, source: Option<KeySource>) -> Result<LoadedKeys, String> {
-        let lock = self.load_lock.clone().lock_owned().await;
-        let from = source.clone().unwrap_or_else(|| self.state().keys.clone());
-        Ok(LoadedKeys { list: from.list().await?, source, lock })
     }
 
     /// Follows the change feed until the process ends. It begins before the first keys were loaded.
@@ -108,7 +86,9 @@ impl Gateway {
             }
         }
         if keys_changed {
-            self.replace_state(None, NewKeys::Store(self.load_keys(None).await?));
+            // A key file may be put in force meanwhile: it holds its keys itself (guarantee 7).
+            let list = self.state_full().keys.list().await?;
+            self.replace_state(None, NewKeys::Listed(list));
         }
         self.feed.confirm(asked);
         Ok(())

@@ -167,7 +167,8 @@ impl TestGateway {
     }
 
     async fn reload_keys(&self) {
-        self.gateway.replace_state(None, NewKeys::Store(self.gateway.load_keys(None).await.unwrap()));
+        let list = self.gateway.state_full().keys.list().await.unwrap();
+        self.gateway.replace_state(None, NewKeys::Listed(list));
     }
 
     fn advance(&self, seconds: u64) {

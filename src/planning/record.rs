@@ -9,7 +9,6 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::intervals::BusiestInterval;
 use crate::clock::nanos;
 use crate::model::{KeyId, counted, date_of, one_line, was};
 use crate::telemetry::decisions::{Block, Decision, Head, RecordError, RecordReader, older};
@@ -60,7 +59,6 @@ pub struct RecordSummary {
     lost: u64,
     /// Requests without a valid key that exceeded `limits.strangers`.
     strangers: u64,
-    strangers_by_minute: BusiestInterval,
     /// The earliest and the latest decision, in milliseconds since the Unix epoch.
     span: Option<(i64, i64)>,
     /// Files of which so many bytes are damaged.
@@ -144,7 +142,7 @@ impl<'e> Sorter<'e> {
     }
 
     fn add(&mut self, block: Block) {
-        let Block { head: Head { run, unix_ms, lost, strangers }, decisions } = block;
+        let Block { head: Head { run, lost, strangers, .. }, decisions } = block;
         if self.run.0 != Some(run) {
             self.emit(u64::MAX);
             self.run = (Some(run), self.run.1 + 1);
@@ -153,7 +151,7 @@ impl<'e> Sorter<'e> {
         }
         self.gap += u32::from(lost > 0);
         self.summary.lost += lost;
-        self.summary.count_strangers(strangers, unix_ms);
+        self.summary.strangers = self.summary.strangers.saturating_add(strangers);
         for decision in decisions {
             self.latest = self.latest.max(decision.at.0);
             let window = if decision.over.is_some() { nanos(REORDER_WINDOW) } else { 0 };
@@ -182,24 +180,11 @@ impl<'e> Sorter<'e> {
 }
 
 impl RecordSummary {
-    /// Counts strangers that exceeded their limit in the second before `unix_ms`.
-    fn count_strangers(&mut self, strangers: u64, unix_ms: i64) {
-        self.strangers = self.strangers.saturating_add(strangers);
-        let strangers = u32::try_from(strangers).unwrap_or(u32::MAX);
-        self.strangers_by_minute.add(unix_ms.div_euclid(60_000), strangers);
-    }
-
     /// A line about the strangers that exceeded their limit, if there were any.
     pub fn strangers(&self) -> Option<String> {
         (self.strangers > 0).then(|| {
-            let BusiestInterval { interval: minute, count, .. } = self.strangers_by_minute;
-            format!(
-                "{} without a good key {} over limits.strangers, {count} of them in the minute of {}. Whose, the \
-                 record does not say, so they are not replayed.\n",
-                counted(self.strangers, "request"),
-                was(self.strangers),
-                date_of(minute * 60)
-            )
+            let (requests, were) = (counted(self.strangers, "request"), was(self.strangers));
+            format!("{requests} without a good key {were} over limits.strangers, and {were} not replayed.\n")
         })
     }
 

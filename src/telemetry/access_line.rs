@@ -49,7 +49,6 @@ pub struct AccessLine {
     #[serde(default)]
     pub config: ConfigHash,
     /// The span of a sampled request.
-    #[cfg(feature = "otlp")]
     #[serde(skip)]
     pub span: Option<Arc<crate::wire::RequestSpan>>,
 }
@@ -252,7 +251,6 @@ impl AccessLine {
             upstream: quoted().or_else(|| text("upstream")).map(Into::into),
             upstream_us: named("upstream_us").and_then(|us| us.parse().ok()),
             config: named("config").and_then(optional).flatten().unwrap_or_default(),
-            #[cfg(feature = "otlp")]
             span: None,
         })
     }
@@ -303,7 +301,6 @@ pub(super) mod tests {
             upstream: Some("http://origin.example:80 (10.1.0.1:80)".into()),
             upstream_us: Some(17),
             config: ConfigHash::default(),
-            #[cfg(feature = "otlp")]
             span: None,
         }
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::last_refusals::LastRefusals;
 use super::metrics::{DescriptorEncoder, RequestMetrics, RequestTotals};
 use super::{AccessLine, AccessLog, Decision, DecisionLog};
+use crate::wire::{TraceContext, TraceParent};
 
 /// Observes every request.
 #[derive(Debug, Default)]
@@ -34,8 +35,14 @@ impl Observer {
 
     /// The trace and the parent of a request's span, if it is sampled.
     #[cfg(feature = "otlp")]
-    pub fn sample(&self, trace: &crate::wire::TraceContext<'_>) -> Option<crate::wire::TraceParent> {
+    pub fn sample(&self, trace: &TraceContext<'_>) -> Option<TraceParent> {
         self.traces.as_ref()?.sample(trace)
+    }
+
+    /// No trace is exported by this build.
+    #[cfg(not(feature = "otlp"))]
+    pub fn sample(&self, _: &TraceContext<'_>) -> Option<TraceParent> {
+        None
     }
 
     /// Records what the limits decided on a request. To be called at the moment of the decision and not at the end of

@@ -9,7 +9,6 @@ mod map;
 mod operation;
 mod origin_answer;
 mod request_id;
-#[cfg(feature = "otlp")]
 mod request_span;
 mod trace_context;
 
@@ -21,6 +20,5 @@ pub use map::{first_expiry, set_points_line};
 pub use operation::{Answer, Kind, Operation, Param, Request, Source};
 pub use origin_answer::{MAX_ORIGIN_ANSWER, TOO_LONG, parse_origin_answer};
 pub use request_id::RequestId;
-#[cfg(feature = "otlp")]
 pub use request_span::{OriginSpan, RequestSpan};
 pub use trace_context::{TraceContext, TraceParent};

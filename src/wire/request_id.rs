@@ -18,6 +18,13 @@ pub struct RequestId {
     text: [u8; MAX],
 }
 
+/// No id yet.
+impl Default for RequestId {
+    fn default() -> Self {
+        RequestId { length: 0, text: [0; MAX] }
+    }
+}
+
 impl RequestId {
     pub fn random() -> Self {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";

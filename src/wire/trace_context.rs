@@ -1,7 +1,6 @@
 //! The W3C trace context of a request (`traceparent` and `tracestate`): what the caller sent, and what an origin is sent
 //! in its place. It is parsed when a request is sent to an origin, so that a hit pays nothing for it. Pure.
 
-#[cfg(feature = "otlp")]
 use super::RequestSpan;
 
 /// Longest `tracestate` that is passed on, in bytes: what the W3C recommendation asks of everyone.
@@ -18,7 +17,6 @@ pub struct TraceContext<'r> {
     /// Empty if there are two.
     pub state: Option<&'r [u8]>,
     /// The span of the request, if it is sampled.
-    #[cfg(feature = "otlp")]
     pub span: Option<&'r std::sync::Arc<RequestSpan>>,
 }
 
@@ -42,7 +40,6 @@ impl<'r> TraceContext<'r> {
             (1..=MAX_STATE).contains(&state.len()) && state.iter().all(|b| matches!(b, b' '..=b'~' | b'\t'))
         };
         let state = self.state.filter(|state| parent.is_some() && is_valid(state));
-        #[cfg(feature = "otlp")]
         let parent = parent.or(self.span.map(|span| span.trace));
         let TraceParent { trace_id, flags, .. } = parent?;
         Some((format!("00-{trace_id:032x}-{span_id:016x}-{flags:02x}"), state))
@@ -74,12 +71,7 @@ mod tests {
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
     fn sent(parent: &str, state: Option<&str>) -> Option<(String, Option<String>)> {
-        let context = TraceContext {
-            parent: Some(parent.as_bytes()),
-            state: state.map(str::as_bytes),
-            #[cfg(feature = "otlp")]
-            span: None,
-        };
+        let context = TraceContext { parent: Some(parent.as_bytes()), state: state.map(str::as_bytes), span: None };
         let (parent, state) = context.for_origin(0xab)?;
         Some((parent, state.map(|state| String::from_utf8(state.to_vec()).unwrap())))
     }

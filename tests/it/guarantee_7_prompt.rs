@@ -92,17 +92,6 @@ async fn guarantee_7_a_departed_guild_answers_03_until_it_returns(kind: Kind) {
     }
 }
 
-#[tokio::test]
-async fn guarantee_7_a_departed_guild_answers_03_before_an_http_origin_too() {
-    let gate = TestGateway::before_http().keys_in_store().key("bot").points("7", 3).start().await;
-    gate.get_points("bot", "7").await.is("3");
-    gate.run(&["guild", "leave", GUILD]).done();
-    eventually(SECOND_AND_SLACK, "03", || async { gate.get_points("bot", "7").await.code() == Some(3) }).await;
-    let asked = gate.origin().seen().len();
-    gate.set_points("bot", "7", 4).await.is_refused(403, DEPARTED);
-    assert_eq!(gate.origin().seen().len(), asked, "the origin was asked for a departed guild");
-}
-
 async fn guarantee_7_keys_in_a_file_stay_the_keys_whatever_the_store_is_told(kind: Kind) {
     let mut gate = TestGateway::on(kind).keys_in_file().key("bot").points("7", 3).start().await;
     gate.get_points("bot", "7").await.is("3");

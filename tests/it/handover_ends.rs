@@ -82,18 +82,6 @@ async fn one_that_cannot_open_its_listeners_takes_nothing_over() {
 }
 
 #[tokio::test]
-async fn one_that_looks_for_the_server_elsewhere_is_told_where_it_looked() {
-    let gate = gate(Kind::Builtin).start().await;
-    let config = gate.world().edited("gateway.toml", "127.0.0.1:0", &gate.address().to_string());
-    let other = gate.world().write("other.toml", config.replace("handover.sock", "elsewhere.sock"));
-    let mut next = Process::start(&mut gate.world().command(&["serve", "--config", other.to_str().unwrap()]));
-    assert_eq!(next.exit().await, Some(1));
-    let said = next.stderr();
-    assert!(said.contains("it is in use") && said.contains("elsewhere.sock (server.handover)"), "{said}");
-    gate.get_points("bot", "7").await.is("3");
-}
-
-#[tokio::test]
 async fn one_that_is_stopped_while_its_store_opens_ends_at_once_and_takes_nothing() {
     let gate = gate(Kind::Builtin).start().await;
     let folder = std::fs::File::open(gate.world().path("")).unwrap();

@@ -47,25 +47,6 @@ async fn a_key_revoked_while_its_body_is_held_back_is_02(kind: Kind) {
     eventually(SECOND_AND_SLACK, "the new key", || async { gate.send(&read).await.body == "3" }).await;
 }
 
-async fn a_key_that_expires_while_its_body_is_held_back_is_02(kind: Kind) {
-    let gate = gate(kind).key_expiring("brief", "4s").start().await;
-    let mut held = hold(&gate, Version::Http1, "brief").await;
-    held.extend(hold(&gate, Version::Http2, "brief").await);
-    eventually(PATIENCE, "02", || async { gate.get_points("brief", "7").await.code() == Some(2) }).await;
-    all_are_refused(held, 401, INCORRECT_KEY).await;
-    gate.get_points("bot", "7").await.is("3");
-}
-
-async fn a_secret_rotated_out_while_its_body_is_held_back_is_02(kind: Kind) {
-    let gate = gate(kind).start().await;
-    for (version, key) in [(Version::Http1, "bot"), (Version::Http2, "other")] {
-        let held = hold(&gate, version, key).await;
-        gate.run(&["key", "rotate", &gate.key_id(key), "--overlap", "0s"]).done();
-        eventually(SECOND_AND_SLACK, "02", || async { gate.get_points(key, "7").await.code() == Some(2) }).await;
-        all_are_refused(held, 401, INCORRECT_KEY).await;
-    }
-}
-
 async fn a_key_narrowed_while_its_body_is_held_back_writes_nothing(kind: Kind) {
     let gate = gate(kind).start().await;
     for (version, key) in [(Version::Http1, "bot"), (Version::Http2, "other")] {
@@ -93,16 +74,6 @@ async fn a_guild_departed_while_a_body_is_held_back_is_03_after_the_parameters(k
     }
 }
 
-async fn a_key_taken_out_of_its_file_while_its_body_is_held_back_is_02(kind: Kind) {
-    let gate = gate(kind).keys_in_file().start().await;
-    let mut held = hold(&gate, Version::Http1, "bot").await;
-    held.extend(hold(&gate, Version::Http2, "bot").await);
-    gate.world().remove_key("bot");
-    eventually(PATIENCE, "02", || async { gate.get_points("bot", "7").await.code() == Some(2) }).await;
-    all_are_refused(held, 401, INCORRECT_KEY).await;
-    gate.get_points("other", "7").await.is("3");
-}
-
 async fn a_key_taken_out_of_its_file_while_the_server_stops_is_02(kind: Kind) {
     let mut gate = gate(kind).keys_in_file().start().await;
     let mut held = hold(&gate, Version::Http1, "bot").await;
@@ -120,11 +91,8 @@ async fn a_key_taken_out_of_its_file_while_the_server_stops_is_02(kind: Kind) {
 
 on_both_origins!(
     a_key_revoked_while_its_body_is_held_back_is_02,
-    a_key_that_expires_while_its_body_is_held_back_is_02,
-    a_secret_rotated_out_while_its_body_is_held_back_is_02,
     a_key_narrowed_while_its_body_is_held_back_writes_nothing,
     a_guild_departed_while_a_body_is_held_back_is_03_after_the_parameters,
-    a_key_taken_out_of_its_file_while_its_body_is_held_back_is_02,
     a_key_taken_out_of_its_file_while_the_server_stops_is_02,
 );
 
@@ -224,22 +192,6 @@ async fn a_learned_key_is_not_proven_by_the_word_of_an_origin_that_is_not_asked_
         held.release().await.is_refused(401, INCORRECT_KEY);
     }
     assert_eq!((gate.origin().points("7"), other.points("7")), (3, 4));
-}
-
-#[tokio::test]
-async fn a_learned_key_refused_while_its_body_is_held_back_is_02() {
-    let gate = learned().set("keys.accepted_for", r#""1s""#).start().await;
-    gate.get_points("bot", "7").await.is("3");
-    let mut held = Vec::new();
-    for version in Version::BOTH {
-        held.push(HeldBody::begin(&gate, version, gate.request("getPoints", "bot", "memberID=7")).await);
-        held.push(HeldBody::begin(&gate, version, gate.request("setPoints", "bot", "memberID=7&amount=9")).await);
-        held.push(HeldBody::begin(&gate, version, gate.request("setPoints", "bot", "memberID=x")).await);
-    }
-    gate.origin().lock_out(gate.secret("bot"));
-    eventually(PATIENCE, "02", || async { gate.get_points("bot", "7").await.code() == Some(2) }).await;
-    all_are_refused(held, 401, INCORRECT_KEY).await;
-    assert_eq!(gate.origin().points("7"), 3);
 }
 
 #[tokio::test]

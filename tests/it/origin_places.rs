@@ -115,8 +115,17 @@ async fn is_answered_at_once(gate: &TestGateway, version: Version, key: &str) {
     assert!(best < 2 * AT_ONCE, "a read and a write took {best:?}");
 }
 
-async fn two_keys_that_hang_everything_leave_places_to_a_third(version: Version, learned: bool) {
-    let builder = if learned { gate(version).keys_at_the_origin() } else { gate(version) };
+#[tokio::test]
+async fn two_keys_that_hang_everything_leave_places_to_a_third_over_http_1() {
+    two_hang_everything(Version::Http1, gate(Version::Http1)).await;
+}
+
+#[tokio::test]
+async fn two_learned_keys_that_hang_everything_leave_places_to_a_third_over_http_2() {
+    two_hang_everything(Version::Http2, gate(Version::Http2).keys_at_the_origin()).await;
+}
+
+async fn two_hang_everything(version: Version, builder: Builder) {
     let gate = builder.start().await;
     for key in ["a", "b", "c"] {
         gate.get_warns(key, "7").await.is("{}"); // this proves each key
@@ -135,26 +144,6 @@ async fn two_keys_that_hang_everything_leave_places_to_a_third(version: Version,
     second.answered().await;
 }
 
-#[tokio::test]
-async fn two_keys_that_hang_everything_leave_places_to_a_third_over_http_1() {
-    two_keys_that_hang_everything_leave_places_to_a_third(Version::Http1, false).await;
-}
-
-#[tokio::test]
-async fn two_keys_that_hang_everything_leave_places_to_a_third_over_http_2() {
-    two_keys_that_hang_everything_leave_places_to_a_third(Version::Http2, false).await;
-}
-
-#[tokio::test]
-async fn two_learned_keys_that_hang_everything_leave_places_to_a_third_over_http_1() {
-    two_keys_that_hang_everything_leave_places_to_a_third(Version::Http1, true).await;
-}
-
-#[tokio::test]
-async fn two_learned_keys_that_hang_everything_leave_places_to_a_third_over_http_2() {
-    two_keys_that_hang_everything_leave_places_to_a_third(Version::Http2, true).await;
-}
-
 /// 30 unknown keys from each of nine addresses.
 fn unknown_keys() -> Vec<Request> {
     let request = |n| {
@@ -164,7 +153,9 @@ fn unknown_keys() -> Vec<Request> {
     (0..270).map(request).collect()
 }
 
-async fn unknown_keys_together_take_a_quarter(version: Version) {
+#[tokio::test]
+async fn unknown_keys_together_take_a_quarter() {
+    let version = Version::Http1;
     let gate = gate(version).keys_at_the_origin().start().await;
     gate.get_warns("c", "7").await.is("{}");
     let hold = Gate::shut();
@@ -179,16 +170,6 @@ async fn unknown_keys_together_take_a_quarter(version: Version) {
     drop(unknown);
     hold.open();
     eventually(PATIENCE, "the new key", || async { gate.get_warns("a", "7").await.body == "{}" }).await;
-}
-
-#[tokio::test]
-async fn unknown_keys_together_take_a_quarter_over_http_1() {
-    unknown_keys_together_take_a_quarter(Version::Http1).await;
-}
-
-#[tokio::test]
-async fn unknown_keys_together_take_a_quarter_over_http_2() {
-    unknown_keys_together_take_a_quarter(Version::Http2).await;
 }
 
 #[tokio::test]

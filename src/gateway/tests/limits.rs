@@ -3,17 +3,6 @@
 use super::*;
 
 #[tokio::test]
-async fn in_shadow_limits_are_counted_and_nobody_is_refused() {
-    let w = TestGateway::new("[limits]\nshadow = true\ntiers.standard = { rate = \"1/m\", burst = 1 }\nstrangers = { rate = \"1/m\", burst = 1 }").await;
-    let over = [w.ask("getPoints", "k1", "memberID=7").await, w.ask("getPoints", "k1", "memberID=7").await];
-    assert!(over.iter().all(|reply| reply.answer.is_ok()));
-    assert_eq!(over.map(|reply| reply.details.over_limit), [None, Some(Limit::Rate)]);
-    for _ in 0..3 {
-        assert_eq!(w.ask("getPoints", "k9", "").await.answer.unwrap_err(), Fault::IncorrectKey);
-    }
-}
-
-#[tokio::test]
 async fn each_decision_on_a_known_key_is_recorded_with_what_it_went_by() {
     let limits = "standard = { rate = \"1/m\", burst = 2, daily = 9, candidate = { rate = \"1/m\", burst = 1 } }";
     for shadow in [false, true] {

@@ -1,21 +1,7 @@
-//! When keys are read, and which of two lists is in force last.
+//! When keys are read, and what is in force of a key file and of what the store lists.
 
 use super::*;
 use crate::keys::ListedKey;
-
-#[tokio::test]
-async fn a_list_that_was_begun_before_another_is_in_force_before_it() {
-    let w = TestGateway::new(PLENTY).await;
-    let config = config::load_str(PLENTY, w._folder.path(), "test").unwrap().config;
-    let older = w.gateway.load_keys(None).await.unwrap();
-    w.store.revoke_key("k1").await.unwrap();
-    assert!(w.gateway.load_keys(None).now_or_never().is_none(), "another was listed meanwhile");
-    let origin = w.gateway.state().origin.clone();
-    w.gateway.reload(config, origin, NewKeys::Store(older));
-    assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok(), "the list was older");
-    w.reload_keys().await;
-    assert_eq!(w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err(), Fault::IncorrectKey);
-}
 
 #[tokio::test]
 async fn keys_become_stale_while_the_feed_is_silent_and_usable_again_with_the_next_read() {
@@ -53,11 +39,11 @@ async fn a_key_file_is_put_in_force_while_the_store_is_asked_and_stays_in_force_
     w.gateway.reload(config(), origin.clone(), NewKeys::File(key_file(&w, &["k1", "f1"])));
     assert!(w.ask("getPoints", "f1", "memberID=7").await.answer.is_ok());
     w.store.set_guild(&w.guild(), None, Some(true)).await.unwrap();
-    let older = w.gateway.load_keys(None).await.unwrap();
+    let older = w.gateway.state_full().keys.list().await.unwrap();
     w.gateway.reload(config(), origin.clone(), NewKeys::File(key_file(&w, &["f1"])));
     assert_eq!(w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err(), Fault::IncorrectKey);
     assert!(w.ask("getPoints", "f1", "memberID=7").await.answer.is_ok(), "nobody has told of the guild yet");
-    w.gateway.replace_state(None, NewKeys::Store(older));
+    w.gateway.replace_state(None, NewKeys::Listed(older));
     assert_eq!(w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err(), Fault::IncorrectKey);
     assert_eq!(w.ask("getPoints", "f1", "memberID=7").await.answer.unwrap_err(), Fault::GuildDeparted);
     // The guild that was left is known to the next file too, though it had no key in the one before.

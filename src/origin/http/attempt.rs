@@ -86,7 +86,6 @@ pub(super) async fn attempt(
         }
     };
     let (operation, status) = (origin_request.request.operation, header.status);
-    #[cfg(feature = "otlp")]
     if let Some(span) = origin_request.forwarded.trace.span {
         span.answered(status);
     }

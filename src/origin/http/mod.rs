@@ -31,7 +31,6 @@ use super::OriginRequest;
 use crate::clock::{Clock, Tick};
 use crate::config::Upstreams;
 use crate::telemetry::UpstreamUse;
-#[cfg(feature = "otlp")]
 use crate::wire::OriginSpan;
 use crate::wire::{Fault, RequestId};
 
@@ -113,7 +112,6 @@ impl HttpOrigin {
             }
             Err(Fault::OriginTimeout)
         });
-        #[cfg(feature = "otlp")]
         if let Some(span) = request.forwarded.trace.span {
             span.end_attempt(self.clock.now());
         }
@@ -149,7 +147,6 @@ impl HttpOrigin {
             let began = self.clock.now();
             *current = Some((backend, began));
             let span_id = fastrand::u64(1..); // 0 is no id
-            #[cfg(feature = "otlp")]
             begin_span(request, backend, span_id, began);
             let idle = if may_reuse { backend.idle.take() } else { None };
             let was_idle = idle.is_some();
@@ -212,7 +209,6 @@ impl HttpOrigin {
 }
 
 /// Begins the span of an attempt, if the request is sampled.
-#[cfg(feature = "otlp")]
 fn begin_span(request: &OriginRequest<'_>, backend: &Backend, id: u64, began: Tick) {
     if let Some(span) = request.forwarded.trace.span {
         let (operation, upstream) = (request.request.operation, backend.name.clone());
