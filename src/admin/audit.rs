@@ -4,6 +4,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
 use percent_encoding::percent_decode_str;
@@ -17,7 +18,7 @@ use crate::model::date_of;
 use crate::telemetry::{BackgroundWriter, LineOutput};
 
 /// Lines that wait for the writer. Each is some hundred bytes, at most [`MAX_CHANGE`] and the path.
-const RING: usize = 1024;
+const QUEUE: usize = 1024;
 
 /// The most of a request's body that a line repeats, in bytes. The largest key has a fraction of it.
 pub(super) const MAX_CHANGE: usize = 4096;
@@ -54,7 +55,13 @@ impl AuditLog {
             *lines += &serde_json::to_string(change).unwrap_or_default(); // texts and numbers can be written as JSON
             lines.push('\n');
         };
-        BackgroundWriter::of_lines("the audit log", "audit-log", RING, LineOutput::file(path)?, write_line)
+        BackgroundWriter::of_lines(
+            "the audit log",
+            "audit-log",
+            (QUEUE, Duration::ZERO),
+            LineOutput::file(path)?,
+            write_line,
+        )
     }
 }
 

@@ -4,7 +4,7 @@
 //! Redis does not answer, this node decides by `cluster.when_away`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -54,6 +54,7 @@ pub struct SharedLimits {
     pub(super) state: Mutex<NodeState>,
     /// All nodes, as last seen.
     pub(super) nodes: Mutex<Vec<Node>>,
+    pub(super) has_left: AtomicBool,
 }
 
 /// Decides on the requests of one key.
@@ -89,6 +90,7 @@ impl SharedLimits {
             nodes_seen: AtomicU32::new(1),
             state: Mutex::new(NodeState::Starting),
             nodes: Mutex::default(),
+            has_left: AtomicBool::new(false),
         }))
     }
 

@@ -154,6 +154,7 @@ impl SharedLimits {
 
     /// Tells the other nodes that this one has ended.
     pub async fn leave(&self) {
+        self.has_left.store(true, Ordering::Release);
         let leave = async { tell(&self.connection().await?, &self.config, &self.incarnation, "").await };
         let _ = in_time("a command", LEAVE_WITHIN, leave).await; // they hear no more of it in any case
     }
@@ -177,8 +178,11 @@ impl SharedLimits {
         Ok(())
     }
 
-    /// What this node tells the others.
+    /// What this node tells the others; nothing once it has left, which removes what it told.
     fn record(&self, describe: impl Fn(Node) -> Node) -> String {
+        if self.has_left.load(Ordering::Acquire) {
+            return String::new();
+        }
         let node = Node {
             node: self.config.node.clone(),
             pid: std::process::id(),
@@ -192,12 +196,8 @@ impl SharedLimits {
 
     /// All nodes, as they were told within the last second; none while Redis is away.
     pub fn status(&self) -> ClusterStatus {
-        let redis = self.config.redis.to_string();
-        if self.is_away() {
-            return ClusterStatus { redis, nodes: Vec::new(), warnings: Vec::new() };
-        }
-        let nodes = self.nodes.lock().clone();
-        ClusterStatus { redis, warnings: warnings(&nodes), nodes }
+        let nodes = if self.is_away() { Vec::new() } else { self.nodes.lock().clone() };
+        ClusterStatus { redis: self.config.redis.to_string(), warnings: warnings(&nodes), nodes }
     }
 
     /// How many configurations the nodes have that serve, and how many key files.

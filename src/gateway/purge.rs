@@ -35,10 +35,8 @@ impl Gateway {
         }
         // A guild that never had a key has no answers.
         if let Some(realm) = state.key_table.realm_of(guild) {
-            match member {
-                Some(member) => gate.invalidate_member(member, Realms::One(realm)),
-                None => gate.invalidate_realm(realm),
-            }
+            let of_member = |member| gate.invalidate_member(member, Realms::One(realm));
+            member.map_or_else(|| gate.invalidate_realm(realm), of_member);
         }
         Ok(())
     }

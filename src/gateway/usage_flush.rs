@@ -30,15 +30,12 @@ impl Gateway {
         for round in 1.. {
             timer.next_multiple_of(COUNTS_EVERY).await;
             let written = self.write_usage(store, round % LAST_USE_EVERY == 0).await;
-            match &written {
-                Err(error) if !is_failing => {
-                    tracing::error!(
-                        error,
-                        "the use of keys cannot be written to the store; counting goes on in memory"
-                    );
+            match (&written, is_failing) {
+                (Err(error), false) => {
+                    tracing::error!(error, "the use of keys cannot be written to the store; counting goes on in memory")
                 }
-                Ok(()) if is_failing => tracing::info!("the use of keys is written to the store again"),
-                Ok(()) | Err(_) => {}
+                (Ok(()), true) => tracing::info!("the use of keys is written to the store again"),
+                _ => {}
             }
             is_failing = written.is_err();
         }

@@ -6,7 +6,7 @@ use std::io;
 
 use super::AccessLine;
 use super::line_output::LineOutput;
-use super::writer::BackgroundWriter;
+use super::writer::{BackgroundWriter, INTERVAL};
 use crate::config::Access;
 
 /// Outcomes that wait for the writer: 0.2 s of 80,000 requests a second, 3 MB.
@@ -25,7 +25,7 @@ impl AccessLog {
             Access::File(path) => LineOutput::file(path)?,
         };
         let write_line = move |line: &AccessLine, lines: &mut String| line.write(json, lines);
-        BackgroundWriter::of_lines("the access log", "access-log", QUEUE, output, write_line).map(Some)
+        BackgroundWriter::of_lines("the access log", "access-log", (QUEUE, INTERVAL), output, write_line).map(Some)
     }
 }
 

@@ -87,7 +87,7 @@ pub fn init(log: &Log) -> io::Result<ProcessLog> {
     let filter = Targets::new().with_default(level).with_targets(quiet);
     let stderr = LineOutput::stream(io::stderr());
     let add = |line: &Vec<u8>, lines: &mut String| lines.push_str(&String::from_utf8_lossy(line));
-    let writer = BackgroundWriter::of_lines("the process log", "process-log", LINES, stderr, add)?;
+    let writer = BackgroundWriter::of_lines("the process log", "process-log", (LINES, Duration::ZERO), stderr, add)?;
     let process_log = ProcessLog(Arc::new(writer));
     let registry = tracing_subscriber::registry().with(filter).with(LogLimit::new(Clock::system()));
     let to = process_log.clone();

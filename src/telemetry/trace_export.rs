@@ -13,7 +13,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 use tokio::runtime::{Builder, Runtime};
 
-use super::writer::{BackgroundWriter, Batch};
+use super::writer::{BackgroundWriter, Batch, INTERVAL};
 use super::{AccessLine, CacheUse};
 use crate::config::Otlp;
 use crate::wire::{Operation, OriginSpan, RequestSpan, TraceContext, TraceParent};
@@ -51,7 +51,7 @@ impl TraceExport {
         let writer = BackgroundWriter::start(
             "the export of traces",
             "otlp",
-            QUEUE,
+            (QUEUE, INTERVAL),
             move |batch: &mut Batch<'_, AccessLine>| {
                 loop {
                     waiting.extend(batch.records.take(MAX_BATCH - waiting.len()));

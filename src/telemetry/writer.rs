@@ -15,9 +15,9 @@ use super::line_output::LineOutput;
 use super::log_limit::UNLIMITED;
 use crate::clock::becomes_true;
 
-/// How long the thread lets records gather before it empties the queue. Waking it for each would cost several
+/// How long the thread lets records of requests gather before it empties the queue. Waking it for each would cost several
 /// microseconds.
-const INTERVAL: Duration = Duration::from_millis(20);
+pub(super) const INTERVAL: Duration = Duration::from_millis(20);
 
 /// How often dropped records are logged at most.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
@@ -57,12 +57,12 @@ pub struct Batch<'r, T> {
 }
 
 impl<T: Send + 'static> BackgroundWriter<T> {
-    /// Starts the thread, which calls `write` within `INTERVAL` of a record, and once more at the end. `write` returns
+    /// Starts the thread, which calls `write` within `interval` of a record, and once more at the end. `write` returns
     /// after how long it is to be called even if there is no record; `None`: there is no need to.
     pub fn start(
         name: &'static str,
         thread: &str,
-        capacity: usize,
+        (capacity, interval): (usize, Duration),
         mut write: impl FnMut(&mut Batch<'_, T>) -> Option<Duration> + Send + 'static,
     ) -> io::Result<Self> {
         let (sender, queue) = sync_channel(capacity);
@@ -86,7 +86,7 @@ impl<T: Send + 'static> BackgroundWriter<T> {
                 if last {
                     return;
                 }
-                std::thread::sleep(INTERVAL);
+                std::thread::sleep(interval);
             }
         };
         let thread = std::thread::Builder::new().name(thread.into()).spawn(run)?;
@@ -98,12 +98,12 @@ impl<T: Send + 'static> BackgroundWriter<T> {
     pub fn of_lines(
         name: &'static str,
         thread: &str,
-        capacity: usize,
+        (capacity, interval): (usize, Duration),
         mut to: LineOutput,
         mut write_line: impl FnMut(&T, &mut String) + Send + 'static,
     ) -> io::Result<Self> {
         let (mut lines, mut lost) = (String::new(), 0);
-        Self::start(name, thread, capacity, move |batch| {
+        Self::start(name, thread, (capacity, interval), move |batch| {
             if batch.reopen {
                 to.reopen(name);
             }
@@ -189,7 +189,7 @@ mod tests {
     fn what_does_not_fit_is_counted_and_what_fits_is_written_before_the_end() {
         let (hold, held) = mpsc::channel::<()>();
         let (sender, receiver) = mpsc::channel();
-        let writer = BackgroundWriter::start("the test's records", "writer-test", 4, move |batch| {
+        let writer = BackgroundWriter::start("the test's records", "writer-test", (4, INTERVAL), move |batch| {
             sender.send((batch.dropped, batch.records.collect::<Vec<u32>>(), batch.last)).unwrap();
             // After the first record the thread waits until the test has filled the queue.
             let _ = held.recv();
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn the_thread_is_woken_by_records_alone_and_after_the_time_that_its_function_asked_for() {
         let (sender, receiver) = mpsc::channel();
-        let writer = BackgroundWriter::start("the test's records", "writer-test", 4, move |batch| {
+        let writer = BackgroundWriter::start("the test's records", "writer-test", (4, INTERVAL), move |batch| {
             let records = batch.records.collect::<Vec<u32>>();
             let again = (records == [1]).then_some(INTERVAL);
             sender.send(records).unwrap();

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::support::*;
@@ -129,16 +128,15 @@ async fn key_files_that_differ_are_named_until_each_node_has_read_the_same_keys(
 async fn the_two_processes_of_a_hand_over_are_shown_without_a_warning() {
     let redis = Redis::start(&[]).await;
     let mut here = node(&redis.url()).set("server.handover", r#""handover.sock""#).start().await;
-    let mut kept = here.connect().await;
-    kept.ask(&here.request("getPoints", "bot", "memberID=7")).await.is("3");
+    let request = here.request("getPoints", "bot", "memberID=7");
+    let held = HeldBody::begin(&here, Version::Http1, request).await;
     let mut before = here.replace().await;
     let both = async || {
         let ran = status(&here).done();
         ran.stdout.contains("draining") && ran.stdout.contains("serving")
     };
     eventually(PATIENCE, "both are shown", both).await;
-    drop(kept);
-    before.signal(Signal::SIGTERM);
+    held.release().await.is("3");
     assert_eq!(before.exit().await, Some(0), "{}", before.stderr());
     assert!(status(&here).done().stdout.contains("; 1 node\n"));
 }

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::{Decision, Head, RecordError, check, older};
 use crate::clock::{Clock, Tick};
-use crate::telemetry::writer::{BackgroundWriter, Batch};
+use crate::telemetry::writer::{BackgroundWriter, Batch, INTERVAL};
 
 /// Decisions that wait for the writer: 0.2 s of 80,000 requests a second, 1.5 MB.
 const QUEUE: usize = 16_384;
@@ -52,7 +52,7 @@ impl DecisionLog {
             writer.head.strangers += counted.swap(0, Ordering::Relaxed);
             writer.process(batch)
         };
-        let decisions = BackgroundWriter::start("the decision record", "decision-log", QUEUE, write);
+        let decisions = BackgroundWriter::start("the decision record", "decision-log", (QUEUE, INTERVAL), write);
         Ok(DecisionLog { decisions: decisions.map_err(unusable)?, strangers })
     }
 
