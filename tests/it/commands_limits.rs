@@ -109,7 +109,7 @@ async fn strangers_who_are_refused_are_counted_without_their_address() {
     }
     assert_eq!(codes, [vec![2; 3], vec![12; 7]].concat());
     assert_eq!(gate.stop().await, Some(0));
-    let words = "7 requests without a good key were over limits.strangers, 7 of them in the minute of 2";
+    let words = "7 requests without a good key were over limits.strangers, and were not replayed";
     let own = gate.world().path("gateway.toml");
     let own = own.to_str().unwrap();
     let plan = gate.run(&["limits", "plan", own]).done();
