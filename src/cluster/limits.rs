@@ -180,7 +180,8 @@ impl SharedLimits {
                 answer => answer,
             }
         };
-        let answer: Result<ScriptAnswer, _> = in_time("a command", deadline - Instant::now(), twice).await;
+        let within = deadline - Instant::now();
+        let answer: Result<ScriptAnswer, _> = in_time("a command", within, twice).await;
         self.questions[usize::from(answer.is_err())].fetch_add(1, Ordering::Relaxed);
         match answer {
             Ok((let_in, day, count, unix, owed)) => {
@@ -190,7 +191,10 @@ impl SharedLimits {
             }
             Err(fault) => {
                 budget.resets_day.fetch_or(resets, Ordering::AcqRel);
-                self.failed(&fault);
+                // One that had to wait for its turn has had too little of the time to tell whether Redis is away.
+                if Instant::now() < deadline || within >= self.config.timeout / 2 {
+                    self.failed(&fault);
+                }
                 None
             }
         }

@@ -34,8 +34,8 @@ section! {
 
 impl AdminListener {
     pub(super) fn check(&mut self, faults: &mut Faults<'_>, server: &Server) {
-        if let Source::File(path) = self.token.source() {
-            // The default's path is not whole yet.
+        // The default's path is not whole yet.
+        if let (Source::File(path), false) = (self.token.source(), faults.places.is_given("admin.token")) {
             match whole_path(path, faults.folder) {
                 Ok(path) => self.token = Secret::new(&format!("file:{path}")),
                 Err(why) => faults.add("admin.token", why),

@@ -197,6 +197,8 @@ fn paths_start_at_the_files_folder() {
     assert_eq!(config.origin.store, StoreAt::Sqlite("/etc/gg/elsewhere.db".into()));
     assert_eq!(config.log.access, Access::File("/var/log/gg".into()));
     assert_eq!(config.keys, Keys::File("/etc/gg/keys.toml".into()));
+    let relative = load_str("admin.token = \"file:t\"", Path::new("conf"), "").unwrap().config;
+    assert!(relative.admin.token.source() == secret::Source::File("conf/t"), "only once");
     assert!(faults("origin.store = \"env:NOT_THERE\"")[0].ends_with("`NOT_THERE` is not set or not UTF-8"));
     assert!(faults("origin.store = \"${STORE}\"")[0].contains("write \"env:NAME\""));
 }

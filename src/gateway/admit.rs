@@ -81,7 +81,11 @@ impl Gateway {
             Err(fault) => matches!(fault, Fault::NoKey | Fault::IncorrectKey),
         };
         let charge = if is_stranger { self.charge_address(state, header, details)? } else { None };
-        let FoundKey { key, proof } = found?;
+        let FoundKey { mut key, proof } = found?;
+        if let (KeySource::Origin(learned_keys), Proof::Missing) = (&state.keys, proof) {
+            // After its address has paid: keys that are refused for that displace no other.
+            key = learned_keys.unproven(&key.digest).key.clone();
+        }
         details.is_stranger = is_stranger;
         match self.charge(state, &key, operation, header, details) {
             Ok(request) => Ok(Admitted { header, request, key, proof, checked_at: header.began, charge }),

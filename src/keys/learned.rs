@@ -130,7 +130,11 @@ impl LearnedKeys {
             }
             _ if self.refused.get(digest).is_some_and(|at| counts(at, rules.refused_for)) => Err(Fault::IncorrectKey),
             Some(key) => Ok(FoundKey { key, proof: Proof::Lapsed }),
-            None => Ok(FoundKey { key: self.unproven(digest).key.clone(), proof: Proof::Missing }),
+            None => {
+                let unproven = self.unproven.get(digest).map(|unproven| unproven.key.clone());
+                let key = unproven.unwrap_or_else(|| Arc::new(self.unproven_key(digest)));
+                Ok(FoundKey { key, proof: Proof::Missing })
+            }
         }
     }
 

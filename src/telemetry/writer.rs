@@ -71,7 +71,9 @@ impl<T: Send + 'static> BackgroundWriter<T> {
         let run = move || {
             let (mut untold, mut so_far, mut tell_at, mut again_after) = (0, 0, Instant::now(), None);
             loop {
-                let first = next(&queue, again_after);
+                // What has woken the thread for one of these may have been taken with the last batch.
+                let is_asked = theirs.stop.load(Ordering::SeqCst) || theirs.reopen.load(Ordering::SeqCst);
+                let first = if is_asked { None } else { next(&queue, again_after) };
                 // Read before the queue is emptied, so that everything recorded before the stop is written.
                 let last = theirs.stop.load(Ordering::SeqCst);
                 let dropped = theirs.dropped.swap(0, Ordering::SeqCst);
