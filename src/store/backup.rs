@@ -158,8 +158,7 @@ fn refuse_target(from: &Path, to: &Path, force: bool) -> Result<(), StoreError> 
     let file = follow_links(to).map_err(|e| of_io(to, &e))?;
     match fs::metadata(&file) {
         Err(_) => Ok(()), // whether it can be made, making it tells
-        Ok(meta) if !meta.is_file() => refused("is no file"),
-        Ok(meta) if meta.len() == 0 => Ok(()),
+        Ok(meta) if meta.is_file() && meta.len() == 0 => Ok(()),
         Ok(_) if is_same_file(from, &file) || SQLITE_FILES.iter().any(|end| with_suffix(&file, end).exists()) => {
             refused("is a store in use; stop its server")
         }
