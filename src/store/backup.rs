@@ -162,7 +162,7 @@ fn refuse_target(from: &Path, to: &Path, force: bool) -> Result<(), StoreError> 
         Ok(_) if is_same_file(from, &file) || SQLITE_FILES.iter().any(|end| with_suffix(&file, end).exists()) => {
             refused("is a store in use; stop its server")
         }
-        Ok(_) if read_unchanged(&file).and_then(|conn| inspect(&conn, &file)).is_err() => {
+        Ok(meta) if !meta.is_file() || read_unchanged(&file).and_then(|conn| inspect(&conn, &file)).is_err() => {
             refused("is there, and is no backup of a store; move it away")
         }
         Ok(_) if force => Ok(()),
@@ -196,6 +196,12 @@ fn count_rows(conn: &Connection) -> Vec<(&'static str, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_device_is_replaced_by_a_backup() {
+        let refused = refuse_target(Path::new("s.db"), Path::new("/dev/null"), true).unwrap_err();
+        assert!(refused.to_string().contains("/dev/null is there, and is no backup of a store"), "{refused}");
+    }
 
     #[tokio::test]
     async fn whoever_would_put_the_log_away_waits_for_a_backup() {

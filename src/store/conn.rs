@@ -56,6 +56,11 @@ pub(super) trait Conn: Send {
         Ok(())
     }
 
+    /// Whether the server has stopped to take writes, as one does whose place another one takes.
+    fn is_read_only(&mut self) -> bool {
+        false
+    }
+
     /// Makes sure that a commit whose outcome is unknown comes back neither now nor after a crash, before the next one.
     fn recover(&mut self) -> Result<(), StoreError> {
         Ok(())

@@ -42,7 +42,7 @@ impl Store {
     /// # Errors
     /// Why the store cannot be read, or the lines not written.
     pub fn export(&self, to: &mut dyn Write, progress: &mut dyn FnMut(Progress)) -> Result<u64, ExportError> {
-        let mut conn = (self.opener)(LONG)?;
+        let mut conn = self.opener.open(LONG)?;
         conn.set_deadline(Instant::now() + WITHIN);
         conn.begin_snapshot()?;
         let of: Option<u64> = conn.row(COUNT, &[])?.map(|mut row| row.take(0)).transpose()?;

@@ -3,7 +3,7 @@
 //! processes and nodes and this process itself, read them several times a second. The points that this process set are
 //! the only change that it knows of already; they carry its own number.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::conn::Value;
@@ -31,7 +31,7 @@ pub(super) const NOBODY: i64 = 0;
 const MEMBERS: i64 = 1;
 const DIRECTORY: i64 = 2;
 const EVERYTHING: i64 = 3;
-const DAY_RESETS: i64 = 4;
+const DAY_RESET: i64 = 4;
 
 const ADD: &str = "INSERT INTO change (seq, node, kind, ids) \
     SELECT coalesce(max(seq), 0) + 1, CAST($1 AS bigint), CAST($2 AS bigint), CAST($3 AS text) FROM change";
@@ -47,28 +47,28 @@ const NEWEST: &str = "SELECT coalesce(max(seq), 0) FROM change";
 /// What was changed.
 pub(super) type Changes = BTreeSet<Change>;
 
-/// The rows: the kind, and the ids of members or keys, a space between two of them.
-fn rows(changes: &Changes) -> BTreeMap<i64, String> {
-    let mut rows: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+/// The rows: the kind, and the ids of members with a space between two of them, or the id of one key, which may hold any
+/// character.
+fn rows(changes: &Changes) -> Vec<(i64, String)> {
+    let mut rows: Vec<(i64, String)> = Vec::new();
     for change in changes {
-        let (kind, id) = match change {
-            Change::Member(member) => (MEMBERS, member.to_string()),
-            Change::Directory => (DIRECTORY, String::new()),
-            Change::Everything => (EVERYTHING, String::new()),
-            Change::DayReset(key) => (DAY_RESETS, key.to_string()),
-        };
-        rows.entry(kind).or_default().push(id);
+        match (change, rows.last_mut()) {
+            (Change::Member(member), Some((MEMBERS, ids))) => *ids += &format!(" {member}"),
+            (Change::Member(member), _) => rows.push((MEMBERS, member.to_string())),
+            (Change::Directory, _) => rows.push((DIRECTORY, String::new())),
+            (Change::Everything, _) => rows.push((EVERYTHING, String::new())),
+            (Change::DayReset(key), _) => rows.push((DAY_RESET, key.to_string())),
+        }
     }
-    rows.into_iter().map(|(kind, ids)| (kind, ids.join(" "))).collect()
+    rows
 }
 
 /// What a row says.
 fn changes(kind: i64, ids: &str) -> Vec<Change> {
-    let ids = ids.split_whitespace();
     match kind {
-        MEMBERS => ids.filter_map(|id| id.parse().ok()).map(Change::Member).collect(),
+        MEMBERS => ids.split(' ').filter_map(|id| id.parse().ok()).map(Change::Member).collect(),
         DIRECTORY => vec![Change::Directory],
-        DAY_RESETS => ids.map(|id| Change::DayReset(id.into())).collect(),
+        DAY_RESET => vec![Change::DayReset(ids.into())],
         _ => vec![Change::Everything],
     }
 }

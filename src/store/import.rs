@@ -164,7 +164,7 @@ impl Store {
     ) -> Result<UncommittedImport, ImportError> {
         let opener = self.opener.clone();
         blocking(move || {
-            let mut conn = opener(LONG)?;
+            let mut conn = opener.open(LONG)?;
             conn.set_deadline(Instant::now() + LONG);
             let (imported, guilds, unknown) = read(&mut *conn, Lines::of(open()?), &mut progress)?;
             if imported.bad.total > 0 && mode == Mode::AllOrNothing {

@@ -84,7 +84,7 @@ pub struct Store {
     lists: Workers,
     feed: Workers,
     writer: Writer,
-    opener: Opener,
+    opener: Arc<Opener>,
     location: String,
     is_new: bool,
 }
@@ -107,23 +107,18 @@ impl Store {
                 StoreAt::Sqlite(path) => {
                     let (path, file, is_new) = sqlite::prepare(path, if_missing)?;
                     let location = path.display().to_string();
-                    (Arc::new(move |_| sqlite::open(&path, file)) as Opener, sqlite::READERS, location, is_new)
+                    (Opener::new(move |_| sqlite::open(&path, file)), sqlite::READERS, location, is_new)
                 }
                 StoreAt::Postgres(at) => {
                     let (at, is_new) = (at.clone(), postgres::prepare(at, if_missing)?);
                     let location = at.to_string();
-                    (
-                        Arc::new(move |longest| postgres::open(&at, longest)) as Opener,
-                        postgres::READERS,
-                        location,
-                        is_new,
-                    )
+                    (Opener::new(move |longest| postgres::open(&at, longest)), postgres::READERS, location, is_new)
                 }
             };
-            let writer = Writer::start(&opener)?;
+            let writer = Writer::start(&opener, Some(opener.open_leading(LIST)?))?;
             let start = |name, count| Workers::start(name, count, &opener);
             let (readers, lists, feed) =
-                (start("store-reader", readers)?, start("store-lists", 1)?, start("store-feed", 1)?);
+                (start("store-reader", readers)?, start("store-lists", 1)?, start(workers::FEED, 1)?);
             Ok::<_, StoreError>(Arc::new(Store { readers, lists, feed, writer, opener, location, is_new }))
         });
         let store = store.await?;
@@ -190,7 +185,7 @@ impl Store {
     ) -> Result<T, StoreError> {
         let (opener, shared) = (self.opener.clone(), self.writer.shared.clone());
         blocking(move || {
-            let mut conn = opener(LONG)?;
+            let mut conn = opener.open_leading(LONG)?;
             conn.set_deadline(Instant::now() + LONG);
             conn.begin(TURN)?;
             let made = work(&mut *conn)?;

@@ -4,6 +4,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,19 +20,50 @@ use crate::clock::becomes_true;
 /// Jobs that may wait. A read takes microseconds where the file is in memory.
 const QUEUE: usize = 16_384;
 
+/// The name of the thread that reads the feed.
+pub(super) const FEED: &str = "store-feed";
+
 /// How long closing waits for jobs that have begun, of which only a long list takes more than milliseconds.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Opens a connection to the store, whose statements the server ends after this time.
-pub(super) type Opener = Arc<dyn Fn(Duration) -> Result<Box<dyn Conn>, StoreError> + Send + Sync>;
+/// Opens connections to the store.
+pub(super) struct Opener {
+    open: Box<dyn Fn(Duration) -> Result<Box<dyn Conn>, StoreError> + Send + Sync>,
+    /// How often a connection was opened that leads. Older ones are dropped before they are used again: they may lead to a
+    /// server that goes on while another one has taken its place.
+    led: AtomicU64,
+}
+
+impl Opener {
+    pub(super) fn new(
+        open: impl Fn(Duration) -> Result<Box<dyn Conn>, StoreError> + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Opener { open: Box::new(open), led: AtomicU64::new(0) })
+    }
+
+    /// Opens a connection, whose statements the server ends after this time.
+    pub(super) fn open(&self, longest: Duration) -> Result<Box<dyn Conn>, StoreError> {
+        (self.open)(longest)
+    }
+
+    /// As [`Opener::open`], of a connection that leads: whoever reads goes where it goes, before it has written anything.
+    pub(super) fn open_leading(&self, longest: Duration) -> Result<Box<dyn Conn>, StoreError> {
+        let conn = self.open(longest)?;
+        self.led.fetch_add(1, Ordering::SeqCst);
+        Ok(conn)
+    }
+}
 
 /// A job of the queue, which sends its own answer.
 type Job = Box<dyn FnOnce() + Send>;
 
 /// The connections of some threads.
 struct Conns {
-    opener: Opener,
-    idle: Mutex<Vec<Box<dyn Conn>>>,
+    opener: Arc<Opener>,
+    /// Each with the value of [`Opener::led`] when it was opened.
+    idle: Mutex<Vec<(u64, Box<dyn Conn>)>>,
+    /// They read the feed, four times a second: a server that has become read-only is left for another one, if there is one.
+    are_of_feed: bool,
 }
 
 /// The threads. They end when this is dropped.
@@ -42,9 +74,9 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    pub(super) fn start(name: &str, count: usize, opener: &Opener) -> Result<Self, StoreError> {
+    pub(super) fn start(name: &str, count: usize, opener: &Arc<Opener>) -> Result<Self, StoreError> {
         let (queue, jobs) = bounded::<Job>(QUEUE);
-        let conns = Arc::new(Conns { opener: opener.clone(), idle: Mutex::default() });
+        let conns = Arc::new(Conns { opener: opener.clone(), idle: Mutex::default(), are_of_feed: name == FEED });
         let start = |_| {
             let jobs = jobs.clone();
             // A panic is the defect of one job: its answer is dropped, and so is its connection.
@@ -92,12 +124,11 @@ impl Conns {
     fn run<T>(&self, until: Instant, job: &dyn Fn(&mut dyn Conn) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let mut is_first = true;
         loop {
-            let idle = self.idle.lock().pop();
-            let mut conn = idle.map_or_else(|| (self.opener)(LIST), Ok)?;
+            let (led, mut conn) = self.take(until)?;
             conn.set_deadline(until);
             let found = conn.check().and_then(|()| job(&mut *conn));
             if conn.is_usable() {
-                self.idle.lock().push(conn);
+                self.idle.lock().push((led, conn));
             } else if found.is_err() && std::mem::take(&mut is_first) && Instant::now() < until {
                 // Idle connections are dead after the server restarted or another took its place.
                 let _dead = std::mem::take(&mut *self.idle.lock());
@@ -105,5 +136,24 @@ impl Conns {
             }
             return found;
         }
+    }
+
+    /// An idle connection, or a new one.
+    fn take(&self, until: Instant) -> Result<(u64, Box<dyn Conn>), StoreError> {
+        let led = self.opener.led.load(Ordering::SeqCst);
+        let idle = {
+            let mut idle = self.idle.lock();
+            idle.retain(|(then, _)| *then == led);
+            idle.pop()
+        };
+        let Some((_, mut conn)) = idle else { return Ok((led, self.opener.open(LIST)?)) };
+        conn.set_deadline(until);
+        if self.are_of_feed
+            && conn.is_read_only()
+            && let Ok(other) = self.opener.open_leading(LIST)
+        {
+            return Ok((led + 1, other));
+        }
+        Ok((led, conn))
     }
 }

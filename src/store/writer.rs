@@ -9,14 +9,15 @@
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::conn::Conn;
@@ -24,7 +25,7 @@ use super::feed::{self, Changes};
 use super::requests::set_points;
 use super::workers::Opener;
 use super::{Change, GuildId, LIST, MemberId, StoreError};
-use crate::clock::{AlignedTimer, becomes_true};
+use crate::clock::becomes_true;
 
 /// Jobs that may wait. At the 50,000 writes a second that a disk does in groups this is a third of a second; a longer
 /// queue would only answer later, and hold more memory.
@@ -50,9 +51,6 @@ const ANSWER: Duration = Duration::from_millis(500);
 
 /// How long a commit may take at a server whose disk is slow.
 const COMMIT: Duration = Duration::from_secs(2);
-
-/// How often it is looked whether the thread has ended.
-const LOOKED_AT_EVERY: Duration = Duration::from_millis(250);
 
 /// How long closing waits for the writes that are queued: their lock, and their commit.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
@@ -97,7 +95,7 @@ fn not_begun() -> StoreError {
 /// Sends jobs to the thread. Dropping it lets the thread finish its queue, and waits for that.
 #[derive(Debug)]
 pub(super) struct Writer {
-    queue: Option<SyncSender<Job>>,
+    queue: Option<mpsc::Sender<Job>>,
     thread: JoinHandle<()>,
     pub(super) shared: Arc<Shared>,
 }
@@ -125,16 +123,17 @@ type Run = dyn Fn(&mut dyn Conn) -> Result<(Made, Option<Change>), StoreError> +
 type Made = Box<dyn Any + Send>;
 
 impl Writer {
-    pub(super) fn start(opener: &Opener) -> Result<Self, StoreError> {
+    /// `conn` is its first connection; without one it opens one for the first write.
+    pub(super) fn start(opener: &Arc<Opener>, conn: Option<Box<dyn Conn>>) -> Result<Self, StoreError> {
         let node = getrandom::u64().map_err(|e| StoreError::Failed(format!("no random number: {e}")))?;
         let shared = Arc::new(Shared {
             node: AtomicI64::new(node.cast_signed()),
             fault: Mutex::new(None),
             committed: Notify::new(),
         });
-        let (queue, jobs) = mpsc::sync_channel(QUEUE);
+        let (queue, jobs) = mpsc::channel(QUEUE);
         let (opener, shared_there) = (opener.clone(), shared.clone());
-        let mut thread = Thread { jobs, conn: None, must_recover: false, opener, shared: shared_there };
+        let mut thread = Thread { jobs, conn, must_recover: false, opener, shared: shared_there };
         let thread = thread::Builder::new().name("store-writer".to_owned()).spawn(move || thread.run());
         let thread = thread.map_err(|e| StoreError::Failed(format!("no thread for the store's writer: {e}")))?;
         Ok(Writer { queue: Some(queue), thread, shared })
@@ -142,9 +141,8 @@ impl Writer {
 
     /// Waits until the thread has ended: nothing is written any more.
     pub(super) async fn ended(&self) {
-        let timer = AlignedTimer::new();
-        while !self.thread.is_finished() {
-            timer.next_multiple_of(LOOKED_AT_EVERY).await;
+        if let Some(queue) = &self.queue {
+            queue.closed().await;
         }
     }
 
@@ -170,7 +168,7 @@ impl Writer {
         let stopped = || StoreError::Failed("the store's writer has stopped; start the server again".to_owned());
         self.queue.as_ref().ok_or_else(stopped)?.try_send(job).map_err(|e| match e {
             TrySendError::Full(_) => StoreError::Busy(format!("{QUEUE} writes wait already")),
-            TrySendError::Disconnected(_) => stopped(),
+            TrySendError::Closed(_) => stopped(),
         })?;
         let Ok(answered) = timeout(ANSWERED_WITHIN, answered).await else {
             self.shared.renew_node();
@@ -199,17 +197,17 @@ impl Job {
 
 /// The state of the thread.
 struct Thread {
-    jobs: Receiver<Job>,
+    jobs: mpsc::Receiver<Job>,
     conn: Option<Box<dyn Conn>>,
     /// The outcome of the last commit is unknown.
     must_recover: bool,
-    opener: Opener,
+    opener: Arc<Opener>,
     shared: Arc<Shared>,
 }
 
 impl Thread {
     fn run(&mut self) {
-        while let Ok(job) = self.jobs.recv() {
+        while let Some(job) = self.jobs.blocking_recv() {
             self.serve(&mut vec![job]);
         }
     }
@@ -217,7 +215,8 @@ impl Thread {
     /// Commits the group and what is queued, or answers each job why not; leaves it empty.
     fn serve(&mut self, group: &mut Vec<Job>) {
         loop {
-            group.extend(self.jobs.try_iter().take(GROUP.saturating_sub(group.len())));
+            let queued = iter::from_fn(|| self.jobs.try_recv().ok());
+            group.extend(queued.take(GROUP.saturating_sub(group.len())));
             let now = Instant::now();
             for job in group.extract_if(.., |job| job.queued + BEGINS_WITHIN <= now) {
                 job.answer(Err(not_begun()));
@@ -244,7 +243,7 @@ impl Thread {
     fn commit(&mut self, group: &mut Vec<Job>, until: Instant) -> Result<(), StoreError> {
         let mut conn = match self.conn.take() {
             Some(conn) => conn,
-            None => (self.opener)(LIST)?,
+            None => self.opener.open_leading(LIST)?,
         };
         conn.set_deadline(until + ANSWER);
         if self.must_recover {

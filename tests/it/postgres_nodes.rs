@@ -135,6 +135,39 @@ async fn guarantee_1_a_synchronous_standby_that_takes_over_has_every_acknowledge
     there.get_points("other", "7").await.is("4");
 }
 
+#[tokio::test]
+async fn guarantees_2_and_7_all_nodes_leave_a_primary_that_became_read_only_and_goes_on_for_the_one_that_took_over() {
+    let (primary, standby, url, both) = pair().await;
+    let here = TestGateway::on(Kind::Postgres).store(&both).key("bot").key("gone").points("7", 3).start().await;
+    let there = here.node(&both).await;
+    let nodes = [&here, &there];
+    here.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
+    for node in nodes {
+        for key in ["bot", "gone"] {
+            eventually(SECOND_AND_SLACK, "4", async || node.get_points(key, "7").await.body == "4").await;
+        }
+    }
+    let admin = postgres::connect(&url).await;
+    admin.batch_execute("ALTER SYSTEM SET default_transaction_read_only = on").await.unwrap();
+    admin.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    let copy = postgres::connect(&url.replace(&format!(":{}/", primary.port()), &format!(":{}/", standby.port()))).await;
+    let sql = "SELECT 1 FROM member WHERE member = 7 AND points = 4";
+    let has = async || copy.query_opt(sql, &[]).await.unwrap().is_some();
+    eventually(PATIENCE, "the standby has it", has).await;
+    standby.promote();
+    // A node that writes, and one that only reads.
+    let writes = async || here.set_points("bot", "7", 5).await.status == 200;
+    eventually(PATIENCE, "it can be written to", writes).await;
+    for _ in 0..20 {
+        here.get_points("bot", "7").await.is("5");
+    }
+    here.run(&["key", "revoke", &here.key_id("gone")]).done();
+    for node in nodes {
+        eventually(SECOND_AND_SLACK, "5", async || node.get_points("bot", "7").await.body == "5").await;
+        eventually(SECOND_AND_SLACK, "02", async || node.get_points("gone", "7").await.code() == Some(2)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn guarantee_2_a_write_that_an_asynchronous_standby_never_had_is_in_no_cache_once_it_took_over() {
     let (primary, standby, url, _) = pair().await;

@@ -39,7 +39,8 @@ const CONNECT: Duration = Duration::from_secs(4);
 const PER_HOST: Duration = Duration::from_millis(1500);
 
 /// After so long the server ends a transaction in which it gets no statement: its node was cut off, and it holds locks that
-/// every other writer waits for.
+/// every other writer waits for. One that may wait longer for its locks may be silent for as long: an import may have
+/// millions of bad lines to skip.
 const IDLE_IN_TRANSACTION: Duration = Duration::from_secs(2);
 
 /// How long opening waits for another node that opens or migrates the same store, and how long a migration may take. Ten
@@ -244,10 +245,10 @@ impl Conn for PgConn {
 
     /// Under another level, which may be the default of the server, a transaction that has waited for a lock would fail.
     fn begin(&mut self, wait: Duration) -> Result<(), StoreError> {
-        let wait = wait.as_millis().max(1);
-        let idle = IDLE_IN_TRANSACTION.as_millis();
+        let lock = wait.as_millis().max(1);
+        let idle = wait.max(IDLE_IN_TRANSACTION).as_millis();
         self.batch(&format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {wait}; \
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {lock}; \
              SET LOCAL idle_in_transaction_session_timeout = {idle}"
         ))
     }
@@ -265,6 +266,11 @@ impl Conn for PgConn {
 
     fn lock_feed(&mut self) -> Result<(), StoreError> {
         self.rows("SELECT pg_advisory_xact_lock($1)", values![FEED]).map(drop)
+    }
+
+    fn is_read_only(&mut self) -> bool {
+        let found = self.rows("SELECT 1 WHERE current_setting('transaction_read_only') = 'on'", &[]);
+        found.is_ok_and(|found| !found.is_empty())
     }
 
     fn for_update(&self) -> &'static str {

@@ -65,13 +65,13 @@ pub(crate) async fn a_day_is_reset_for_keys_that_are_known_and_others_are_told(k
     let second = test.open_second().await;
     assert!(refused(test.store().reset_day("a", false).await).contains("no key a"));
     add(&test, 10, [("a", 7), ("b", 2)]).await;
-    // One that is counted, one that is in the store, and one that only the caller knows.
+    // One that is counted, one that is in the store, and two that only the caller knows.
     test.store().create_key(super::records::key("k1", b"one")).await.unwrap();
-    for (key, is_known) in [("a", false), ("k1", false), ("listed", true)] {
+    for (key, is_known) in [("a", false), ("k1", false), ("in a\nfile", true), ("listed", true)] {
         test.store().reset_day(key, is_known).await.unwrap();
     }
     let mut changes = vec![Change::Directory];
-    changes.extend(["a", "k1", "listed"].map(|key| Change::DayReset(key.into())));
+    changes.extend(["a", "in a\nfile", "k1", "listed"].map(|key| Change::DayReset(key.into())));
     assert_eq!(others_changes(&second).await, changes);
     assert_eq!(test.store().daily(10).await.unwrap(), counts([("a", 0), ("b", 2)]));
     assert_eq!(add(&test, 10, [("a", 1)]).await, counts([("a", 1)]));

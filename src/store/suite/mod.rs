@@ -203,6 +203,7 @@ suite! {
     transfer: an_import_is_exported_byte_for_byte_and_read_back
         a_bad_line_is_reported_by_number_and_reason_and_nothing_is_imported
         a_guild_neither_in_the_file_nor_in_the_store_makes_bad_lines with_partial_the_good_lines_are_imported
+        an_import_may_pause_for_longer_than_a_write_may
         of_many_bad_lines_the_first_are_shown_and_the_rest_counted
         a_file_that_changes_between_its_two_readings_is_not_imported an_import_that_is_dropped_leaves_nothing
         an_import_of_longer_answers_than_a_mebibyte_is_refused_and_names_the_members

@@ -2,7 +2,7 @@
 //! imported. A property test compares the store with a second implementation of the rules.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, Cursor};
+use std::io::{self, BufRead, Cursor, Read as _};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use proptest::prelude::*;
@@ -135,6 +135,21 @@ pub(crate) async fn with_partial_the_good_lines_are_imported(kind: Kind) {
     let imported = import(&test, &text, Mode::Partial).await.unwrap();
     assert_eq!((imported.records, imported.bad.total), (4, 1));
     assert_eq!(imported.bad.shown[0].line, 7);
+    assert_eq!(export(&test).await, SAMPLE);
+}
+
+pub(crate) async fn an_import_may_pause_for_longer_than_a_write_may(kind: Kind) {
+    /// Ends after as long as millions of bad lines take.
+    struct Pause;
+    impl io::Read for Pause {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            std::thread::sleep(Duration::from_millis(2500));
+            Ok(0)
+        }
+    }
+    let test = TestStore::new(kind).await;
+    let open = || Ok(SAMPLE.as_bytes().chain(io::BufReader::new(Pause)));
+    assert_eq!(import_from(&test, open, Mode::Partial).await.unwrap().records, 4);
     assert_eq!(export(&test).await, SAMPLE);
 }
 

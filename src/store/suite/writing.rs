@@ -128,11 +128,11 @@ pub(crate) async fn a_write_that_could_not_begin_within_a_second_because_the_sto
     let test = TestStore::with_guild(kind).await;
     let (goes_on, hangs) = std::sync::mpsc::channel::<()>();
     let (opener, hangs) = (test.store().opener.clone(), parking_lot::Mutex::new(hangs));
-    let hanging: Opener = Arc::new(move |longest| {
+    let hanging = Opener::new(move |longest| {
         let _ = hangs.lock().recv(); // until the other end is dropped
-        opener(longest)
+        opener.open(longest)
     });
-    let (writer, g) = (Writer::start(&hanging).unwrap(), guild("g"));
+    let (writer, g) = (Writer::start(&hanging, None).unwrap(), guild("g"));
     let name = |conn: &mut dyn Conn| conn.batch("UPDATE guild SET name = 'late'").map(|()| ((), None));
     let (points, other, ()) = tokio::join!(writer.set_points(g.clone(), member(7), 5), writer.run(name), async {
         tokio::time::sleep(Duration::from_millis(1100)).await;
