@@ -10,6 +10,7 @@ mod handshakes;
 mod host;
 mod http1;
 mod http2;
+mod io;
 mod limiter;
 mod listener;
 mod metrics;

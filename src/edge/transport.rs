@@ -1,6 +1,6 @@
 //! The byte stream of one connection, either plain or through TLS, as one type, and what is known of the connection
 //! besides its bytes: whether HTTP/2 was negotiated, and its socket. It has no deadlines: `timed_stream` and
-//! `http2/frames` add those.
+//! `io` add those.
 
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;

@@ -117,24 +117,6 @@ async fn a_long_answer_comes_whole() {
 }
 
 #[tokio::test]
-async fn a_hundred_continue_comes_only_after_the_key_is_accepted() {
-    let gate = gate(Kind::Builtin).start().await;
-    let mut client = gate.http2().await;
-    let expecting = |key: &str| Request::post("/getPoints", "memberID=7").key(key).header("Expect", "100-continue");
-    for _ in ["first", "later"] {
-        let mut asked = client.begin(&expecting(gate.secret("bot")), true).await;
-        let go_on = std::future::poll_fn(|cx| asked.answer.poll_informational(cx));
-        let go_on = tokio::time::timeout(PATIENCE, go_on).await.expect("no 100").unwrap().unwrap();
-        assert_eq!(go_on.status(), 100);
-        asked.body.send_data("memberID=7".into(), true).unwrap();
-        asked.answer().await.is("3");
-    }
-    for (request, line) in [(expecting("nobody"), INCORRECT_KEY), (expecting("x").without("Authorization"), NO_KEY)] {
-        client.begin(&request, true).await.answer().await.is_refused(401, line);
-    }
-}
-
-#[tokio::test]
 async fn what_is_answered_before_its_body_came_leaves_the_connection_as_it_was() {
     let gate = gate(Kind::Builtin).start().await;
     let mut client = gate.http2().await;

@@ -1,8 +1,6 @@
 //! Contract section 1, "Framing", as far as HTTP/2 has it: what contradicts itself is 16, and what
 //! RFC 9113 calls malformed has its stream reset. Neither performs anything or harms its neighbours.
 
-use std::collections::HashSet;
-
 use crate::support::frames::*;
 use crate::support::*;
 
@@ -47,52 +45,6 @@ async fn goes_on(gate: &TestGateway, frames: &mut Frames, stream: u32, what: &st
     good[3] = (":path", "/getPoints");
     request(frames, stream, &good, b"memberID=7").await;
     assert_eq!(frames.outcome(stream).await, Ok("3".to_owned()), "after {what}");
-}
-
-#[tokio::test]
-async fn what_contradicts_itself_is_16_and_the_connection_goes_on() {
-    let gate = gate().start().await;
-    let secret = gate.secret("bot");
-    let long = "x".repeat(17 * 1024);
-    let without = |name: &str| fields(secret, &[]).into_iter().filter(|(n, _)| *n != name).collect::<Vec<_>>();
-    let with = |more: &[(&'static str, &'static str)]| fields(secret, more);
-    let swapped = |at: usize, field: (&'static str, &'static str)| {
-        let mut all = fields(secret, &[]);
-        all[at] = field;
-        all
-    };
-    let cases = [
-        ("another host", with(&[("host", "other.test")])),
-        ("two hosts", with(&[("host", "guildgate.test"), ("host", "guildgate.test")])),
-        ("no authority and no host", without(":authority")),
-        ("a user in the authority", swapped(2, (":authority", "u@guildgate.test"))),
-        ("two keys", with(&[("authorization", "x")])),
-        ("a space before a value", with(&[("x", " y")])),
-        ("a tab behind a value", with(&[("x", "y\t")])),
-        ("101 fields", [fields(secret, &[]), vec![("x", "y"); 100]].concat()),
-        ("too long a field", [fields(secret, &[]), vec![("x", long.as_str())]].concat()),
-    ];
-    for (what, fields) in cases {
-        for stream in [1, 3] {
-            let mut frames = before(&gate, stream).await;
-            let block = block(&fields);
-            // A frame holds at most 16 KiB.
-            let (first, rest) = block.split_at(block.len().min(16_000));
-            let flags = if rest.is_empty() { END_HEADERS } else { 0 };
-            frames.send(frame(HEADERS, flags, stream, first)).await;
-            if !rest.is_empty() {
-                frames.send(frame(CONTINUATION, END_HEADERS, stream, rest)).await;
-            }
-            frames.send(frame(DATA, END_STREAM, stream, BODY)).await;
-            assert_eq!(frames.outcome(stream).await, Ok(MALFORMED.to_owned()), "{what}, stream {stream}");
-            goes_on(&gate, &mut frames, stream + 2, what).await;
-        }
-    }
-    let mut frames = gate.frames().await;
-    // One hundred fields, and a host that says the same, are good.
-    let most = [fields(secret, &[("host", "GuildGate.test")]), vec![("x", "y"); 98]].concat();
-    request(&mut frames, 1, &most, BODY).await;
-    assert_eq!(frames.outcome(1).await.unwrap(), "Successfully set 'Ada' points to '666'");
 }
 
 #[tokio::test]
@@ -214,75 +166,6 @@ async fn trailers_are_read_past_and_malformed_ones_perform_nothing() {
     assert_eq!(frames.outcome(1).await.unwrap(), "Successfully set 'Ada' points to '666'");
 }
 
-#[tokio::test]
-async fn what_trailers_must_not_have_is_malformed_and_performs_nothing() {
-    let gate = gate().start().await;
-    // A field that enters the table (RFC 7541, 6.2.1), where the newest entry is the 62nd.
-    let entered = |name: &str, value: &str| [&[0x40], &block(&[(name, value)])[1..]].concat();
-    let own = fields(gate.secret("bot"), &[]);
-    let header = [block(&own[..2]), entered(own[2].0, own[2].1), block(&own[3..]), entered("x-known", "y")].concat();
-    let cases = [
-        ("a path", block(&[(":path", "/getPoints")]), false),
-        ("a method by its index", vec![0x82], false),
-        ("a status before a field", block(&[(":status", "200"), ("x", "y")]), false),
-        ("all of a request's", block(&own), false),
-        ("an authority by its entry", vec![0xbf], false),
-        ("a blank before a value", block(&[("x", " y")]), false),
-        ("more fields than a header may have", block(&[("x", "y"); 101]), false),
-        ("a field by its entry", vec![0xbe], true),
-        ("fields", block(&[("x", "y"), ("x", "y"), ("z", "")]), true),
-        ("nothing", vec![], true),
-    ];
-    for (what, trailers, is_good) in cases {
-        for stream in [1, 3] {
-            let what = format!("{what}, stream {stream}");
-            let mut frames = before(&gate, stream).await;
-            frames.send(frame(HEADERS, END_HEADERS, stream, &header)).await;
-            frames.send(frame(DATA, 0, stream, BODY)).await;
-            let (first, rest) = trailers.split_at(trailers.len() / 2);
-            frames.send(frame(HEADERS, END_STREAM, stream, first)).await;
-            frames.send(frame(CONTINUATION, END_HEADERS, stream, rest)).await;
-            let outcome = frames.outcome(stream).await;
-            if is_good {
-                assert_eq!(outcome.unwrap(), "Successfully set 'Ada' points to '666'", "{what}");
-                gate.set_points("bot", "7", 3).await;
-            } else {
-                assert_eq!(outcome, Err(PROTOCOL_ERROR), "{what}");
-            }
-            goes_on(&gate, &mut frames, stream + 2, &what).await;
-        }
-    }
-}
-
-#[tokio::test]
-async fn trailers_of_streams_that_are_refused_harm_none_of_those_that_are_answered() {
-    const STREAMS: u32 = 300;
-    let gate = gate().start().await;
-    let mut good = fields(gate.secret("bot"), &[]);
-    good[3] = (":path", "/getPoints");
-    let (header, trailers) = (block(&good), block(&[("x", "y")]));
-    let with_trailers = |stream| {
-        let begin = frame(HEADERS, END_HEADERS, stream, &header);
-        let end = frame(HEADERS, END_HEADERS | END_STREAM, stream, &trailers);
-        [begin, frame(DATA, 0, stream, b"memberID=7"), end].concat()
-    };
-    let mut frames = gate.frames().await;
-    frames.send((0..STREAMS).map(|n| with_trailers(1 + 2 * n)).collect::<Vec<_>>().concat()).await;
-    let (mut answered, mut refused) = (HashSet::new(), HashSet::new());
-    while answered.len() + refused.len() < STREAMS as usize {
-        let next = frames.next().await.expect("the connection ended");
-        match next.kind {
-            DATA if next.flags & END_STREAM != 0 => drop(answered.insert(next.stream)),
-            RST_STREAM => {
-                assert_ne!(next.payload, PROTOCOL_ERROR.to_be_bytes(), "stream {}", next.stream);
-                refused.insert(next.stream);
-            }
-            kind => assert_ne!(kind, GOAWAY, "{next:?}"),
-        }
-    }
-    assert!(answered.len() >= 100 && !refused.is_empty(), "{answered:?} answered, {refused:?} refused");
-}
-
 /// A request without its body that is refused by its header.
 fn refused_early(gate: &TestGateway, stream: u32) -> Vec<u8> {
     let refused = [&fields(gate.secret("bot"), &[])[..3], &[(":path", "/nothing")]].concat();
@@ -363,20 +246,6 @@ async fn what_is_answered_early_stops_its_body_and_gives_the_window_back() {
     }
     assert_eq!(seen.texts, "10 | Unknown operation!".repeat(REFUSED));
     goes_on(&gate, &mut frames, 101, "forty bodies unread").await;
-}
-
-#[tokio::test]
-async fn a_header_far_over_its_bound_is_never_held() {
-    let gate = gate().start().await;
-    let mut frames = gate.frames().await;
-    let field = "x".repeat(15_000);
-    frames.send(frame(HEADERS, 0, 1, &block(&fields(gate.secret("bot"), &[])))).await;
-    let mut sent = 0;
-    while sent < 100 && frames.try_send(frame(CONTINUATION, 0, 1, &block(&[("x", &field)]))).await {
-        sent += 1;
-    }
-    assert!(frames.ends().await.is_some_and(|code| code != 0), "a GOAWAY with a reason");
-    gate.get_points("bot", "7").await.is("3");
 }
 
 #[tokio::test]

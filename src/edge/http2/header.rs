@@ -52,7 +52,7 @@ fn is_http(parts: &Parts) -> bool {
 }
 
 /// Whether no value begins or ends with a blank (RFC 9113, 8.2.1), which the crate does not check.
-pub(super) fn is_trimmed(fields: &HeaderMap) -> bool {
+fn is_trimmed(fields: &HeaderMap) -> bool {
     fields.values().all(|value| value.as_bytes().trim_ascii().len() == value.len())
 }
 

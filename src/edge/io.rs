@@ -1,0 +1,181 @@
+//! The transport of an HTTP/2 connection as Pingora takes it, under the two bounds that neither Pingora nor the `h2`
+//! crate has: how many bytes a peer may send for which nothing is answered, and how long it may leave what was written
+//! to it. It looks at no byte. A write that takes too long fails; of too many bytes it only tells, and `http2` ends the
+//! connection.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use pingora::protocols::raw_connect::ProxyDigest;
+use pingora::protocols::{
+    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, TimingDigest, UniqueID,
+    UniqueIDType,
+};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::{Sleep, sleep};
+
+use super::timed_stream::WRITE_PART;
+use super::transport::Transport;
+use crate::config::Server;
+
+/// The bytes for which nothing is answered are so many of the largest requests.
+const REQUESTS_UNANSWERED: usize = 100;
+
+/// And never less than this, so that a client with large frames has room where requests are small.
+const MIN_UNANSWERED: usize = 1024 * 1024;
+
+/// A transport under its bounds, shared by the connection, which reads and writes, and by its requests.
+#[derive(Clone, Debug)]
+pub(super) struct Bounded(Arc<Mutex<Inner>>);
+
+#[derive(Debug)]
+struct Inner {
+    /// `None` once the connection is over.
+    transport: Option<Transport>,
+    /// Bytes read since an answer was sent or a request took bytes of its body, and the most of them.
+    unanswered: usize,
+    max_unanswered: usize,
+    write_timeout: Duration,
+    /// Ends a write that has to wait; `None`: none does.
+    stalled: Option<Pin<Box<Sleep>>>,
+    /// Bytes that the peer took meanwhile.
+    taken: usize,
+}
+
+impl Bounded {
+    pub(super) fn new(transport: Transport, server: &Server) -> Self {
+        let largest_request = server.max_header.saturating_add(server.max_body);
+        Bounded(Arc::new(Mutex::new(Inner {
+            transport: Some(transport),
+            unanswered: 0,
+            max_unanswered: largest_request.saturating_mul(REQUESTS_UNANSWERED).max(MIN_UNANSWERED),
+            write_timeout: server.write_timeout,
+            stalled: None,
+            taken: 0,
+        })))
+    }
+
+    /// Records that an answer was sent, or that a request took bytes of its body.
+    pub(super) fn made_progress(&self) {
+        self.0.lock().unanswered = 0;
+    }
+
+    /// Whether too many bytes came for which nothing was answered. Nothing is read any more then.
+    pub(super) fn is_flooded(&self) -> bool {
+        self.0.lock().is_flooded()
+    }
+
+    /// The transport itself, once the connection is over.
+    pub(super) fn take(&self) -> Option<Transport> {
+        self.0.lock().transport.take()
+    }
+}
+
+impl Inner {
+    fn is_flooded(&self) -> bool {
+        self.unanswered > self.max_unanswered
+    }
+
+    fn transport(&mut self) -> io::Result<Pin<&mut Transport>> {
+        self.transport.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// The outcome of a write or flush, after which the peer has taken `taken` bytes more. It has `write_timeout` for
+    /// each [`WRITE_PART`], so that single bytes do not extend it.
+    fn wrote<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        polled: Poll<io::Result<T>>,
+        taken: impl FnOnce(&T) -> usize,
+    ) -> Poll<io::Result<T>> {
+        match &polled {
+            Poll::Pending => {
+                let write_timeout = self.write_timeout;
+                let timer = self.stalled.get_or_insert_with(|| Box::pin(sleep(write_timeout)));
+                ready!(timer.as_mut().poll(cx));
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            Poll::Ready(Ok(done)) if self.stalled.is_some() => {
+                self.taken += taken(done);
+                if self.taken >= WRITE_PART {
+                    (self.stalled, self.taken) = (None, 0);
+                }
+            }
+            Poll::Ready(_) => {}
+        }
+        polled
+    }
+}
+
+impl AsyncRead for Bounded {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let inner = &mut *self.0.lock();
+        if inner.is_flooded() {
+            return Poll::Pending; // the connection is being ended
+        }
+        let before = buffer.filled().len();
+        ready!(inner.transport()?.poll_read(cx, buffer))?;
+        inner.unanswered += buffer.filled().len() - before;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Bounded {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let inner = &mut *self.0.lock();
+        let written = inner.transport()?.poll_write(cx, bytes);
+        inner.wrote(cx, written, |taken| *taken)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let inner = &mut *self.0.lock();
+        let flushed = inner.transport()?.poll_flush(cx);
+        inner.wrote(cx, flushed, |()| WRITE_PART) // nothing is left to take after a flush
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.lock().transport()?.poll_shutdown(cx)
+    }
+}
+
+// What else Pingora asks of a transport: the rest of this module. It reports what is known here of the connection, which is
+// nothing, and Pingora uses none of it for HTTP/2.
+
+#[async_trait]
+impl Shutdown for Bounded {
+    async fn shutdown(&mut self) {
+        let _ = AsyncWriteExt::shutdown(self).await; // the peer may be gone
+    }
+}
+
+impl UniqueID for Bounded {
+    fn id(&self) -> UniqueIDType {
+        0
+    }
+}
+
+impl GetTimingDigest for Bounded {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        Vec::new()
+    }
+}
+
+impl GetProxyDigest for Bounded {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        None
+    }
+}
+
+impl GetSocketDigest for Bounded {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        None
+    }
+}
+
+impl Ssl for Bounded {}
+impl Peek for Bounded {}
