@@ -121,6 +121,7 @@ fn handle(c: &mut Criterion) {
             tier: reply.details.key.as_ref().map(|key| key.tier_in_force.clone()),
             upstream: None,
             upstream_us: None,
+            upstream_error: None,
             config: gateway.state().config.hash,
             #[cfg(feature = "otlp")]
             span: None,

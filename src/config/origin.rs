@@ -84,7 +84,7 @@ section! {
         /// How often a read that got no answer is sent again; setPoints never is.
         #[schemars(range(max = MAX_RETRIES))]
         pub retries: u32 = 1,
-        /// How upstreams are checked; where it is not given, only failed requests put one out. The last one never is.
+        /// How upstreams are checked; where it is not given, only failed requests put one out. While all are out, all are asked.
         pub health: Option<Health> = None,
         /// For https upstreams: the root certificates, and our own certificate.
         pub tls: UpstreamTls = UpstreamTls::default(),

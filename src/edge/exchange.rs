@@ -186,6 +186,7 @@ impl Edge {
             tier: details.key.as_ref().map(|key| key.tier_in_force.clone()),
             upstream: details.upstream.as_ref().map(|upstream| upstream.name.clone()),
             upstream_us: details.upstream.as_ref().map(UpstreamUse::took_us),
+            upstream_error: details.upstream.as_ref().and_then(|upstream| upstream.error.clone()),
             config: config.hash,
             span: details.span.clone(),
         };

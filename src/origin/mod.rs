@@ -49,21 +49,12 @@ pub struct ForwardedFields<'r> {
     pub trace: TraceContext<'r>,
 }
 
-/// Whether an upstream answers, and whether it gets requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UpstreamState {
-    Up,
-    /// Its last requests or health checks failed, and it gets requests because no other upstream is left.
-    Failing,
-    /// It was ejected, because its last requests or health checks failed, and gets no requests.
-    Out,
-}
-
 /// One address of an upstream, as people look at it.
 #[derive(Clone, Debug)]
 pub struct UpstreamStatus {
     pub name: String,
-    pub state: UpstreamState,
+    /// Its requests are answered, and its health checks pass. One that is not up is asked only where no other is.
+    pub is_up: bool,
     pub in_flight: u64,
     /// Requests that it did not answer, or not usably, since the start.
     pub failures: u64,
@@ -105,8 +96,7 @@ impl Origin {
         }
     }
 
-    /// Makes this the origin in force, after a reload: from here on the health of its upstreams is what its own
-    /// requests and checks report, and it has as many permits as its settings say.
+    /// Makes this the origin in force, after a reload: it has as many permits as its settings say.
     pub fn activate(&self) {
         match self {
             Origin::Builtin(_) => {}

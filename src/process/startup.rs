@@ -283,8 +283,7 @@ pub(super) async fn start_origin(
 ) -> Result<Arc<Origin>, ProcessError> {
     Ok(Arc::new(match &config.origin.kind {
         OriginKind::Http(upstreams) => {
-            let http = HttpOrigin::start((**upstreams).clone(), tls, clock.clone(), None).await;
-            Origin::Http(http.map_err(ProcessError::Unusable)?)
+            Origin::Http(HttpOrigin::start((**upstreams).clone(), tls, clock.clone(), None).await)
         }
         OriginKind::Builtin => Origin::Builtin(Builtin::new(store.ok_or_else(no_store)?.clone(), clock.clone())),
     }))

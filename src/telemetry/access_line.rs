@@ -45,6 +45,9 @@ pub struct AccessLine {
     pub upstream: Option<Arc<str>>,
     /// How many microseconds that upstream took, with the connection if a new one was needed.
     pub upstream_us: Option<u64>,
+    /// What went wrong there, in a few words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upstream_error: Option<Arc<str>>,
     /// Of the configuration under which it was answered.
     #[serde(default)]
     pub config: ConfigHash,
@@ -59,6 +62,8 @@ pub struct UpstreamUse {
     /// As the metrics name it.
     pub name: Arc<str>,
     pub took: Duration,
+    /// Why it gave no whole answer.
+    pub error: Option<Arc<str>>,
 }
 
 impl UpstreamUse {
@@ -200,10 +205,12 @@ impl AccessLine {
         if let Some(tier) = &self.tier {
             write!(out, " tier={tier}")?;
         }
-        if let Some(upstream) = &self.upstream {
-            // An upstream that has a name is followed by its address in parentheses.
-            let quote = if upstream.contains(' ') { "\"" } else { "" };
-            write!(out, " upstream={quote}{upstream}{quote}")?;
+        for (name, value) in [("upstream", &self.upstream), ("upstream_error", &self.upstream_error)] {
+            if let Some(value) = value {
+                // An upstream that has a name is followed by its address in parentheses.
+                let quote = if value.contains(' ') { "\"" } else { "" };
+                write!(out, " {name}={quote}{value}{quote}")?;
+            }
         }
         if let Some(took) = self.upstream_us {
             write!(out, " upstream_us={took}")?;
@@ -213,7 +220,8 @@ impl AccessLine {
     /// The access line in `line`, if it has one and that is about the request `id`.
     pub fn of_request(line: &str, id: &str) -> Option<AccessLine> {
         let mut found = AccessLine::from_text(line).or_else(|| AccessLine::from_json(line))?;
-        for text in [&mut found.key, &mut found.tier, &mut found.upstream].into_iter().flatten() {
+        let AccessLine { key, tier, upstream, upstream_error, .. } = &mut found;
+        for text in [key, tier, upstream, upstream_error].into_iter().flatten() {
             *text = printable(text).into();
         }
         found.over_limit = found.over_limit.map(|text| printable(&text).into());
@@ -233,8 +241,9 @@ impl AccessLine {
         let [time, client, operation, status, code] = words[at..at + 5].try_into().ok()?;
         let named = |name: &str| words[at + 5..].iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
         let text = |name: &str| named(name).filter(|value| *value != "-");
-        // The only value that may have a space in it, and is in quotes then.
-        let quoted = || Some(line.split_once(" upstream=\"")?.1.split_once('"')?.0);
+        // Values that may have a space in them, and are in quotes then.
+        let quoted = |name: &str| Some(line.split_once(&format!(" {name}=\""))?.1.split_once('"')?.0);
+        let upstream = |name: &str| quoted(name).or_else(|| text(name)).map(Into::into);
         Some(AccessLine {
             unix_ms: rfc3339::parse(time)?,
             client: client.parse().ok()?,
@@ -248,7 +257,8 @@ impl AccessLine {
             took: Duration::from_micros(named("took_us")?.parse().ok()?),
             id: optional(named("id")?)??,
             tier: text("tier").map(Into::into),
-            upstream: quoted().or_else(|| text("upstream")).map(Into::into),
+            upstream: upstream("upstream"),
+            upstream_error: upstream("upstream_error"),
             upstream_us: named("upstream_us").and_then(|us| us.parse().ok()),
             config: named("config").and_then(optional).flatten().unwrap_or_default(),
             span: None,
@@ -300,6 +310,7 @@ pub(super) mod tests {
             tier: Some("free".into()),
             upstream: Some("http://origin.example:80 (10.1.0.1:80)".into()),
             upstream_us: Some(17),
+            upstream_error: Some("connection refused".into()),
             config: ConfigHash::default(),
             span: None,
         }
@@ -318,7 +329,8 @@ pub(super) mod tests {
             written(&line, false),
             format!(
                 "2026-09-21T14:13:20.123Z 10.0.0.1 getPoints 429 12 key=k1 cache=refused took_us=42 id={} over_limit=rate \
-                 over_candidate tier=free upstream=\"http://origin.example:80 (10.1.0.1:80)\" upstream_us=17 config={}\n",
+                 over_candidate tier=free upstream=\"http://origin.example:80 (10.1.0.1:80)\" \
+                 upstream_error=\"connection refused\" upstream_us=17 config={}\n",
                 line.id, line.config
             )
         );
@@ -348,6 +360,7 @@ pub(super) mod tests {
             tier: None,
             upstream: None,
             upstream_us: None,
+            upstream_error: None,
             ..example()
         };
         let of_cache = CacheUse::ALL.map(|cache| AccessLine { cache: Some(cache), ..example() });

@@ -184,13 +184,12 @@ impl Explanation {
 
     fn upstream(&self) -> Option<String> {
         let upstream = self.line.upstream.as_ref()?;
-        Some(match (self.line.upstream_us.map(millis), self.line.code) {
-            // The access log does not tell the two apart.
-            (Some(after), Some(21)) => format!(
-                "The upstream {upstream} could not be reached, or was too busy (429 or 503), after {after}; the process log says which."
-            ),
-            (Some(took), _) => format!("The upstream {upstream} took {took}."),
-            (None, _) => format!("The upstream {upstream} was asked."),
+        let took = self.line.upstream_us.map_or_else(|| "an unknown time".to_owned(), millis);
+        Some(match (&self.line.upstream_error, self.line.code) {
+            (Some(error), Some(21)) => format!("The upstream {upstream} could not be reached: {error}."),
+            (Some(error), _) => format!("The upstream {upstream} failed after {took}: {error}."),
+            (None, Some(21)) => format!("The upstream {upstream} was too busy (429 or 503), after {took}."),
+            (None, _) => format!("The upstream {upstream} took {took}."),
         })
     }
 

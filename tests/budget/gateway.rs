@@ -200,6 +200,7 @@ async fn answer(gateway: &Arc<Gateway>, header: &RequestHeader<'_>, body: &mut F
         tier: details.key.as_ref().map(|key| key.tier_in_force.clone()),
         upstream: None,
         upstream_us: None,
+        upstream_error: None,
         config: state.config.hash,
         #[cfg(feature = "otlp")]
         span: None,

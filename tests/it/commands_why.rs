@@ -131,7 +131,7 @@ async fn the_upstream_that_was_asked_is_named_with_its_time() {
     says(&explained(&gate, &miss), &[&took, &format!("bot, of guild {GUILD}"), "so the origin was asked"]);
     says(&explained(&gate, &write), &[&took, "It was a write, which the cache never answers"]);
     says(&explained(&gate, &unusable), &[&took, "20 | The service gave no usable answer."]);
-    let unreached = format!("The upstream {url} could not be reached, or was too busy (429 or 503), after ");
+    let unreached = format!("The upstream {url} could not be reached: connection refused.");
     says(&explained(&gate, &id_of(&away)), &[&unreached, "21 | The service is not available.", "status 503"]);
 }
 

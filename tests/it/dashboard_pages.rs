@@ -42,10 +42,11 @@ async fn the_only_upstream_is_named_while_it_does_not_answer() {
     for member in 0..3 {
         gate.get_points("bot", &member.to_string()).await.is_unavailable();
     }
-    let told = format!("{} failed its last requests or health checks, and is still asked", gate.origin().url());
+    let told =
+        format!("{} failed its last requests or health checks, and is asked only where no other", gate.origin().url());
     let page = dashboard.get("/").await.text;
     assert!(page.contains("role=\"alert\">") && page.contains(&told), "{page}");
-    assert!(page.contains(">failing, in use as the last one</td>"), "{page}");
+    assert!(page.contains(">out</td>"), "{page}");
     assert!(admin.get("/metrics").await.text.contains(&format!("{sample} 0")));
     assert_eq!(admin.get("/readyz").await.status, 200, "it still answers from memory");
     gate.origin_mut().come_back();

@@ -61,7 +61,7 @@ async fn whoever_cannot_prove_the_name_is_sent_nothing() {
         let origin = ScriptedOrigin::start_tls(config).await;
         let (world, key) = world(&origin, r#"{ ca = "ca.pem" }"#, &[("ca.pem", authority.pem())]).await;
         let (answer, process) = asked(&world, &key).await;
-        answer.is_refused(502, NO_ANSWER);
+        answer.is_unavailable();
         assert_eq!(origin.seen().len(), 0);
         let told = || async { process.stderr().contains("request to upstream failed") };
         eventually(PATIENCE, "why it was not asked", told).await;
@@ -77,7 +77,7 @@ async fn an_upstream_without_tls_is_sent_nothing_where_https_was_asked_for() {
     let (world, _, secrets) = gate.prepare().await;
     world.write("ca.pem", Authority::new().pem());
     let (answer, _process) = asked(&world, &secrets["bot"]).await;
-    assert!(matches!(answer.code(), Some(20 | 22)), "{answer:#?}");
+    answer.is_unavailable();
     assert_eq!(origin.seen().len(), 0);
 }
 
@@ -186,7 +186,7 @@ async fn an_authority_that_changed_is_taken_up_and_a_bad_file_is_not() {
     origin.put_points("7", 3);
     let (world, key) = world(&origin, r#"{ ca = "ca.pem" }"#, &[("ca.pem", stranger.pem())]).await;
     let (answer, process) = asked(&world, &key).await;
-    answer.is_refused(502, NO_ANSWER);
+    answer.is_unavailable();
     let address = process.stderr().lines().find_map(|l| l.strip_prefix("ready: http://")?.parse().ok()).unwrap();
     let aside = world.write("ca.pem.new", authority.pem());
     std::fs::rename(aside, world.path("ca.pem")).unwrap();

@@ -229,6 +229,22 @@ async fn an_origin_that_refuses_connections_is_21() {
 }
 
 #[tokio::test]
+async fn an_origin_that_takes_no_connection_in_time_is_21() {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let full = socket.listen(0).unwrap();
+    let address = full.local_addr().unwrap();
+    let _waits = tokio::net::TcpStream::connect(address).await.unwrap();
+    // Whichever deadline is met, nothing was sent.
+    for (connect_timeout, timeout) in [(r#""200ms""#, r#""10s""#), (r#""10s""#, r#""200ms""#)] {
+        let gate = TestGateway::before_http().key("bot").upstreams([format!("http://{address}")]);
+        let gate = gate.set("origin.connect_timeout", connect_timeout).set("origin.timeout", timeout).start().await;
+        gate.get_points("bot", "7").await.is_unavailable();
+        gate.set_points("bot", "7", 5).await.is_unavailable();
+    }
+}
+
+#[tokio::test]
 async fn an_origin_that_stalls_is_22() {
     let gate = gate().set("origin.timeout", r#""300ms""#).start().await;
     let line = "22 | The service took too long to answer. Try again later.";

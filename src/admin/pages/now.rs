@@ -13,7 +13,6 @@ use crate::admin::shared::Shared;
 use crate::admin::traffic::{Sample, quantile};
 use crate::clock::Tick;
 use crate::model::{counted, rough};
-use crate::origin::UpstreamState;
 use crate::telemetry::CacheUse;
 use crate::telemetry::metrics::RequestTotals;
 use crate::wire::code_meaning;
@@ -58,14 +57,10 @@ fn wrong(shared: &Shared, recent: &Sample, last: &Sample) -> Markup {
         wrong.push(format!("the store cannot be written to, and setPoints is refused: {why}"));
     }
     for upstream in shared.gateway.state().origin.upstreams() {
-        let said = match upstream.state {
-            UpstreamState::Up => continue,
-            UpstreamState::Failing => {
-                "failed its last requests or health checks, and is still asked because no other upstream is left"
-            }
-            UpstreamState::Out => "gets no requests, because it failed some",
-        };
-        wrong.push(format!("{} {said}: see the service there, and the process log", upstream.name));
+        if !upstream.is_up {
+            let said = "failed its last requests or health checks, and is asked only where no other upstream is left";
+            wrong.push(format!("{} {said}: see the service there, and the process log", upstream.name));
+        }
     }
     wrong.extend(shared.process.reloads.rejected_files().into_iter().map(|(file, fault)| {
         format!(
@@ -207,11 +202,7 @@ fn at_most(buckets: &[u64], quantile_of: f64) -> String {
 fn upstreams(shared: &Shared) -> Markup {
     let upstreams = shared.gateway.state().origin.upstreams();
     let rows = upstreams.iter().map(|upstream| {
-        let state = match upstream.state {
-            UpstreamState::Up => "in use",
-            UpstreamState::Failing => "failing, in use as the last one",
-            UpstreamState::Out => "out",
-        };
+        let state = if upstream.is_up { "in use" } else { "out" };
         row![upstream.name, state, upstream.in_flight, upstream.failures]
     });
     let columns = [("Upstream", ""), ("State", ""), ("In flight", "number"), ("Failures since the start", "number")];

@@ -1,14 +1,16 @@
-//! What runs in the background of requests: names are resolved again, health is checked, and ejected backends are probed. Every task
-//! here ends once its origin is dropped.
+//! What runs beside requests: names are resolved again, health is checked, and idle connections that the upstream has
+//! closed are closed here too. The tasks end once their origin is dropped.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, oneshot};
+use futures_util::future::join_all;
+use tokio::time::{sleep, timeout};
 
 use super::HttpOrigin;
-use super::backend::{Backend, PreparedUpstream};
-use crate::clock::AlignedTimer;
+use super::backend::{Backend, backends_at};
+use crate::config::Upstream;
 
 /// How often a name is resolved: an upstream that moves is found soon, at six queries a minute.
 const RESOLVE_EVERY: Duration = Duration::from_secs(10);
@@ -17,104 +19,96 @@ const RESOLVE_EVERY: Duration = Duration::from_secs(10);
 /// which answers 21 until there is an address.
 const FIRST_RESOLVE: Duration = Duration::from_secs(2);
 
-/// How often backends are tested for a due probe, where there are no health checks.
-const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// How often idle connections are looked at, where there are no health checks.
+const CLOSE_EVERY: Duration = Duration::from_secs(1);
 
-/// Look-ups of names under way at once, of all origins: one that hangs keeps a thread, of which the runtime has 512 for
-/// everything, reloads of files among it.
-static LOOK_UPS: Semaphore = Semaphore::const_new(128);
+/// The most addresses of one name that are used.
+const MAX_ADDRESSES: usize = 64;
 
 /// Starts the tasks of an origin. Waits until each name was resolved once, or for [`FIRST_RESOLVE`].
 pub(super) async fn start(origin: &Arc<HttpOrigin>) {
-    let mut first = Vec::new();
-    for upstream in origin.backends.upstreams() {
-        if upstream.settings.address().is_some() {
-            continue;
-        }
-        let (done, resolved) = oneshot::channel();
-        tokio::spawn(resolve_repeatedly(Arc::downgrade(origin), upstream.clone(), done));
-        if !origin.backends.is_resolved(upstream) {
-            first.push(resolved);
-        }
-    }
-    let all = futures_util::future::join_all(first);
-    if tokio::time::timeout(FIRST_RESOLVE, all).await.is_err() {
+    let (weak, list) = (Arc::downgrade(origin), &origin.settings.list);
+    let names: Arc<[Upstream]> = list.iter().filter(|upstream| upstream.address().is_none()).cloned().collect();
+    let first = tokio::spawn(resolve_all(weak.clone(), names.clone()));
+    if timeout(FIRST_RESOLVE, first).await.is_err() {
         tracing::warn!("some upstreams' names are not resolved yet; they get requests once they are");
     }
-    tokio::spawn(check_repeatedly(Arc::downgrade(origin)));
+    tokio::spawn(check_repeatedly(weak.clone()));
+    tokio::spawn(async move {
+        while !names.is_empty() && weak.strong_count() > 0 {
+            sleep(RESOLVE_EVERY).await;
+            resolve_all(weak.clone(), names.clone()).await;
+        }
+    });
 }
 
-/// Resolves a name at each interval. Where that fails, the last addresses stay in use.
-async fn resolve_repeatedly(origin: Weak<HttpOrigin>, upstream: Arc<PreparedUpstream>, done: oneshot::Sender<()>) {
-    let mut done = Some(done);
-    let (mut is_failing, timer) = (false, AlignedTimer::new());
-    while origin.strong_count() > 0 {
-        // Without a time limit: a look-up that hangs takes a thread, and so there is never a second one.
-        let permit = LOOK_UPS.acquire().await;
-        let found = tokio::net::lookup_host((upstream.settings.name.as_str(), upstream.settings.port)).await;
-        drop(permit);
-        let Some(origin) = origin.upgrade() else { return };
-        match found.map(Vec::from_iter) {
-            Ok(found) if !found.is_empty() => {
-                is_failing = false;
-                origin.backends.resolved(&upstream, found);
-            }
-            failed if !is_failing => {
-                is_failing = true;
-                let reason = failed.err().map_or_else(|| "it has no address".to_owned(), |e| e.to_string());
-                let upstream = &upstream.settings;
-                tracing::warn!(%upstream, reason, "a name cannot be resolved; addresses that it had before stay in use");
-            }
-            _ => {}
+async fn resolve_all(origin: Weak<HttpOrigin>, names: Arc<[Upstream]>) {
+    join_all(names.iter().map(|upstream| resolve(&origin, upstream))).await;
+}
+
+/// Resolves a name. Where that fails, the last addresses stay in use.
+async fn resolve(origin: &Weak<HttpOrigin>, upstream: &Upstream) {
+    let found = tokio::net::lookup_host((upstream.name.as_str(), upstream.port)).await;
+    let Some(origin) = origin.upgrade() else { return };
+    match found.map(Vec::from_iter) {
+        Ok(found) if !found.is_empty() => origin.resolved(upstream, found),
+        failed => {
+            let reason = failed.err().map_or_else(|| "it has no address".to_owned(), |e| e.to_string());
+            tracing::warn!(%upstream, reason, "a name cannot be resolved; addresses that it had before stay in use");
         }
-        drop(origin);
-        if let Some(done) = done.take() {
-            let _ = done.send(()); // nothing may be waiting
-        }
-        timer.next_multiple_of(RESOLVE_EVERY).await;
     }
 }
 
-/// At each interval, closes idle connections that can no longer be used, and checks every backend or probes the ejected
-/// ones that are due.
+impl HttpOrigin {
+    /// The name of this upstream now has these addresses.
+    fn resolved(&self, upstream: &Upstream, mut found: Vec<SocketAddr>) {
+        found.sort_unstable(); // the order of a name server's answer has no meaning
+        found.dedup();
+        found.truncate(MAX_ADDRESSES);
+        let is_its = |backend: &&Arc<Backend>| backend.upstream == *upstream;
+        if self.backends.load().iter().filter(is_its).map(|b| b.address).eq(found.iter().copied()) {
+            return;
+        }
+        self.backends.rcu(|there| {
+            let others = there.iter().filter(|backend| !is_its(backend)).cloned();
+            others.chain(backends_at(there, upstream, &found)).collect::<Vec<_>>()
+        });
+        let addresses: Vec<String> = found.iter().map(ToString::to_string).collect();
+        tracing::info!(%upstream, addresses = addresses.join(","), "a name was resolved");
+    }
+
+    /// Gets the health path on a connection of its own. Any answer with a status below 500 passes.
+    async fn check(&self, backend: &Backend, path: &str) -> Result<(), String> {
+        let connecting = backend.connect(self.tls.as_ref(), self.settings.connect_timeout);
+        let mut connection = connecting.await.map_err(|error| error.to_string())?;
+        backend.write_check(path, connection.request());
+        let header = connection.send().await.map_err(|failed| failed.to_string())?;
+        // The body is read to its end: in the upstream's log a closed connection looks like a caller that gave up.
+        let _ = connection.read_body(&header).await;
+        if header.status < 500 { Ok(()) } else { Err(format!("status {}", header.status)) }
+    }
+}
+
+/// At each interval, closes idle connections that can no longer be used, and checks all backends at once.
 async fn check_repeatedly(origin: Weak<HttpOrigin>) {
-    let interval = |o: Arc<HttpOrigin>| o.settings.health.as_ref().map_or(PROBE_INTERVAL, |health| health.interval);
-    let Some(interval) = origin.upgrade().map(interval) else { return };
-    let timer = AlignedTimer::new();
     while let Some(origin) = origin.upgrade() {
-        let now = origin.clock.now();
-        for backend in origin.backends.list().iter() {
-            backend.idle.close_unusable();
-            // A slow check delays no other one, and no second check of this backend begins meanwhile.
-            if (origin.check_target.is_some() || backend.record().is_probe_due(now)) && backend.begin_check() {
-                tokio::spawn(check_or_probe(origin.clone(), backend.clone()));
-            }
+        let (list, settings) = (origin.backends.load_full(), &origin.settings);
+        list.iter().for_each(|backend| backend.idle.close_unusable());
+        if let Some(rules) = &settings.health {
+            join_all(list.iter().map(async |backend| {
+                let checked = timeout(settings.timeout, origin.check(backend, &rules.path)).await;
+                let checked = checked.unwrap_or_else(|_| Err("it takes longer than origin.timeout".to_owned()));
+                let changes = backend.health.checked(checked.is_ok(), rules);
+                match checked {
+                    Ok(()) if changes => backend.came_back("its health checks pass"),
+                    Err(why) if changes => backend.went_down(&format!("its health checks fail: {why}")),
+                    _ => {}
+                }
+            }))
+            .await;
         }
+        let interval = settings.health.as_ref().map_or(CLOSE_EVERY, |health| health.interval);
         drop(origin);
-        timer.next_multiple_of(interval).await;
+        sleep(interval).await;
     }
-}
-
-async fn check_or_probe(origin: Arc<HttpOrigin>, backend: Arc<Backend>) {
-    if origin.check_target.is_some() {
-        let limit = origin.settings.timeout;
-        let checked = tokio::time::timeout(limit, check(&origin, &backend)).await;
-        let checked = checked.unwrap_or_else(|_| Err("they take longer than origin.timeout".to_owned()));
-        origin.backends.check_ended(&backend, origin.clock.now(), checked);
-    } else {
-        let connected = backend.connect(origin.settings.connect_timeout).await.is_ok();
-        origin.backends.probed(&backend, origin.clock.now(), connected);
-    }
-    backend.end_check();
-}
-
-/// Gets the health path on a connection of its own. Any answer with a status below 500 passes.
-async fn check(origin: &HttpOrigin, backend: &Backend) -> Result<(), String> {
-    let Some(target) = &origin.check_target else { return Ok(()) };
-    let mut connection = backend.connect(origin.settings.connect_timeout).await.map_err(|e| e.to_string())?;
-    backend.upstream.write_check(target, connection.request());
-    let header = connection.send().await.map_err(|e| e.to_string())?;
-    // The body is read to its end: in the upstream's log a closed connection looks like a caller that gave up.
-    let _ = connection.read_body(&header).await;
-    if header.status < 500 { Ok(()) } else { Err(format!("status {}", header.status)) }
 }

@@ -9,6 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::Poll;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -22,9 +23,9 @@ use tokio::task::coop::unconstrained;
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
-use super::answer::{self, AnswerHeader, MalformedHeader};
-use super::tls::ServerTls;
-use crate::wire::{Chunked, Fault, Framing, MAX_ORIGIN_ANSWER};
+use super::answer::{self, AnswerHeader};
+use super::tls::Tls;
+use crate::wire::{Chunked, Fault, Framing, MAX_ORIGIN_ANSWER, TOO_LONG};
 
 /// The `Retry-After` of 21, in seconds, where the origin gave none.
 pub(super) const RETRY_AFTER: u64 = 1;
@@ -36,8 +37,39 @@ const READ_BUFFER: usize = 4096;
 /// one byte. They are not kept.
 const MAX_FRAMING: usize = 6 * MAX_ORIGIN_ANSWER;
 
-/// Characters shown of an error, which may repeat the names of a certificate: thousands, as the upstream likes.
-const MAX_ERROR: usize = 300;
+/// Why a request got no whole answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failed {
+    /// There was no connection, so nothing was sent: any request may be sent to another upstream.
+    #[error("it could not be reached: {0}")]
+    Unsent(io::Error),
+    /// The upstream may have the request, and no whole header of an answer came: a read may be sent again.
+    #[error("it gave no answer: {0}")]
+    Silent(#[from] io::Error),
+    /// Its answer is malformed or breaks off. Sending it again does not help.
+    #[error("its answer did not come whole: {0}")]
+    Broken(String),
+}
+
+impl Failed {
+    /// What the caller is told. Only 21 says that nothing was sent (contract section 1, "Upstream").
+    pub(super) fn fault(&self) -> Fault {
+        match self {
+            Failed::Unsent(_) => Fault::Unavailable { retry_after: RETRY_AFTER },
+            Failed::Silent(error) if error.kind() == io::ErrorKind::TimedOut => Fault::OriginTimeout,
+            Failed::Silent(_) | Failed::Broken(_) => Fault::NoUsableAnswer,
+        }
+    }
+
+    /// For the access log, and so without anything that the upstream said.
+    pub(super) fn kind(&self) -> String {
+        match self {
+            Failed::Unsent(error) if error.kind() == io::ErrorKind::Other => "TLS failed".to_owned(),
+            Failed::Unsent(error) | Failed::Silent(error) => error.kind().to_string(),
+            Failed::Broken(_) => "answer not whole".to_owned(),
+        }
+    }
+}
 
 /// One HTTP/1.1 connection to an upstream.
 pub(super) struct Connection {
@@ -52,62 +84,23 @@ pub(super) struct Connection {
     is_asking: bool,
     /// Whether it may take another request: the last answer came whole and has left nothing behind.
     may_reuse: bool,
-}
-
-/// Why there is no connection. Nothing of a request was sent.
-#[derive(Debug)]
-pub(super) enum ConnectError {
-    TimedOut,
-    Failed(io::Error),
-    /// It was closed before a request could be sent.
-    Closed,
-}
-
-/// Why there is no header of an answer.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum HeaderError {
-    #[error(transparent)]
-    Malformed(#[from] MalformedHeader),
-    #[error(transparent)]
-    Broken(#[from] io::Error),
-}
-
-/// Why there is no body of an answer whose header came.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum BodyError {
-    /// It is longer than [`MAX_ORIGIN_ANSWER`].
-    #[error("it is too long")]
-    TooLong,
-    #[error("its chunks are malformed")]
-    Malformed,
-    #[error(transparent)]
-    Broken(#[from] io::Error),
-}
-
-/// Opens a connection, with TLS where `tls` is given.
-pub(super) async fn connect(
-    address: SocketAddr,
-    tls: Option<&ServerTls>,
-    timeout: Duration,
-) -> Result<Connection, ConnectError> {
-    let connecting = async {
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        Ok(match tls {
-            Some(tls) => Either::Right(Box::new(tls.connect(stream).await?)),
-            None => Either::Left(stream),
-        })
-    };
-    let stream = match tokio::time::timeout(timeout, connecting).await {
-        Ok(connected) => connected.map_err(ConnectError::Failed)?,
-        Err(_) => return Err(ConnectError::TimedOut),
-    };
-    let (request, answer) = (Vec::new(), Vec::new());
-    let mut connection = Connection { stream, request, sent: None, answer, is_asking: false, may_reuse: false };
-    if connection.is_idle() { Ok(connection) } else { Err(ConnectError::Closed) }
+    /// The thread whose runtime watches the socket.
+    thread: ThreadId,
 }
 
 impl Connection {
+    /// Opens a connection, with TLS to a server of this name where it is given.
+    pub(super) async fn open(address: SocketAddr, tls: Option<(&Tls, &str)>) -> io::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let stream = match tls {
+            Some((tls, name)) => Either::Right(Box::new(tls.connect(name, stream).await?)),
+            None => Either::Left(stream),
+        };
+        let (request, sent, answer, is_asking, may_reuse) = Default::default();
+        Ok(Connection { stream, request, sent, answer, is_asking, may_reuse, thread: thread::current().id() })
+    }
+
     /// Where the next request is written, before [`Connection::send`].
     pub(super) fn request(&mut self) -> &mut Vec<u8> {
         self.request.clear();
@@ -115,11 +108,12 @@ impl Connection {
     }
 
     /// Sends the request and reads the header of its answer. From the first poll on, the upstream may have the request.
-    pub(super) async fn send(&mut self) -> Result<AnswerHeader, HeaderError> {
+    pub(super) async fn send(&mut self) -> Result<AnswerHeader, Failed> {
         (self.sent, self.is_asking, self.may_reuse) = (Some(0), true, false);
         loop {
             self.read_some().await?;
-            while let Some(header) = answer::parse(&self.answer)? {
+            let parsed = |answer: &[u8]| answer::parse(answer).map_err(|why| Failed::Broken(why.to_string()));
+            while let Some(header) = parsed(&self.answer)? {
                 self.answer.drain(..header.length);
                 if !header.is_interim() {
                     return Ok(header);
@@ -129,11 +123,11 @@ impl Connection {
     }
 
     /// Reads the body behind the header.
-    pub(super) async fn read_body(&mut self, header: &AnswerHeader) -> Result<&[u8], BodyError> {
+    pub(super) async fn read_body(&mut self, header: &AnswerHeader) -> io::Result<&[u8]> {
         let surplus = match header.framing {
             Some(Framing::Length(length)) => {
                 let length = usize::try_from(length).ok().filter(|length| *length <= MAX_ORIGIN_ANSWER);
-                let length = length.ok_or(BodyError::TooLong)?;
+                let length = length.ok_or(io::Error::other(TOO_LONG))?;
                 while self.answer.len() < length {
                     self.read_some().await?;
                 }
@@ -145,7 +139,7 @@ impl Connection {
             None => {
                 while self.read().await? > 0 {
                     if self.answer.len() > MAX_ORIGIN_ANSWER {
-                        return Err(BodyError::TooLong);
+                        return Err(io::Error::other(TOO_LONG));
                     }
                 }
                 0
@@ -157,7 +151,7 @@ impl Connection {
     }
 
     /// Reads a body in chunks and leaves its data in `answer`. Returns how many bytes were read behind it.
-    async fn read_chunks(&mut self) -> Result<usize, BodyError> {
+    async fn read_chunks(&mut self) -> io::Result<usize> {
         let (mut decoder, mut body) = (Chunked::new(MAX_FRAMING), Vec::new());
         loop {
             match decoder.feed(&self.answer, &mut body, MAX_ORIGIN_ANSWER) {
@@ -167,8 +161,8 @@ impl Connection {
                     return Ok(surplus);
                 }
                 Ok(None) => self.answer.clear(),
-                Err(Fault::BodyTooLarge) => return Err(BodyError::TooLong),
-                Err(_) => return Err(BodyError::Malformed),
+                Err(Fault::BodyTooLarge) => return Err(io::Error::other(TOO_LONG)),
+                Err(_) => return Err(io::Error::other("its chunks are malformed")),
             }
             self.read_some().await?;
         }
@@ -177,7 +171,7 @@ impl Connection {
     /// As [`Connection::read`], where the end of the connection is no end of an answer.
     async fn read_some(&mut self) -> io::Result<()> {
         match self.read().await? {
-            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection")),
+            0 => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "it closed the connection")),
             _ => Ok(()),
         }
     }
@@ -216,14 +210,17 @@ impl Connection {
         }
     }
 
-    /// Whether it is open and nothing has come on it. What the runtime knows of is read first. The kernel is asked as
-    /// well, since the runtime learns of the last moment's events later. What the kernel has of TLS may be no data, but
+    /// Whether it is open and nothing has come on it, as far as the runtime knows: that asks the kernel nothing, and learns
+    /// of the last moment's events later.
+    fn is_quiet(&mut self) -> bool {
+        unconstrained(self.stream.read(&mut [0])).now_or_never().is_none()
+    }
+
+    /// Whether it is open and nothing has come on it, as far as the kernel knows. What that has of TLS may be no data, but
     /// session tickets for example.
-    fn is_idle(&mut self) -> bool {
-        let knows_of_nothing = unconstrained(self.stream.read(&mut [0])).now_or_never().is_none();
-        let (socket, is_tls) = (self.socket(), matches!(self.stream, Either::Right(_)));
-        let come = recv(socket, &mut [0u8; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
-        knows_of_nothing && (matches!(come, Err(Errno::AGAIN)) || is_tls && matches!(come, Ok((1.., _))))
+    fn is_open(&self) -> bool {
+        let come = recv(self.socket(), &mut [0u8; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        matches!(come, Err(Errno::AGAIN)) || matches!(self.stream, Either::Right(_)) && matches!(come, Ok((1.., _)))
     }
 }
 
@@ -246,41 +243,24 @@ impl fmt::Debug for Connection {
     }
 }
 
-impl ConnectError {
-    /// The answer to the caller where no other upstream could be reached either.
-    pub(super) fn fault(&self) -> Fault {
-        match self {
-            ConnectError::TimedOut => Fault::OriginTimeout,
-            ConnectError::Failed(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                Fault::Unavailable { retry_after: RETRY_AFTER }
-            }
-            ConnectError::Failed(_) | ConnectError::Closed => Fault::NoUsableAnswer,
-        }
-    }
-}
-
-impl fmt::Display for ConnectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ConnectError::TimedOut => f.write_str("connecting took longer than origin.connect_timeout"),
-            ConnectError::Failed(error) => write!(f, "it cannot be reached: {:.MAX_ERROR$}", error.to_string()),
-            ConnectError::Closed => f.write_str("it closes connections at once"),
-        }
-    }
-}
-
-/// The idle connections to one upstream address. The one that was used last is taken first, so that the others stay
-/// idle and the upstream closes them. A connection that looks open may still be dead, which only sending on it shows.
-/// The lock is never held across a wait or while connections are closed.
+/// The idle connections to one upstream address. Of those that this thread watches, or else of all, the one that was
+/// used last is taken first, so that the others stay idle and the upstream closes them. A connection that looks open may
+/// still be dead, which only sending on it shows. The lock is never held across a system call.
 #[derive(Debug, Default)]
 pub(super) struct IdleConnections(Mutex<Vec<Connection>>);
 
 impl IdleConnections {
-    /// An idle connection that is still open, as far as is known.
-    pub(super) fn take(&self) -> Option<Connection> {
+    /// An idle connection that is still open, as far as is known: for a write, which is not sent again, the kernel is asked.
+    pub(super) fn take(&self, is_write: bool) -> Option<Connection> {
+        let thread = thread::current().id();
         loop {
-            let mut connection = self.0.lock().pop()?;
-            if connection.is_idle() {
+            let mut connection = {
+                let mut idle = self.0.lock();
+                let own = idle.iter().rposition(|connection| connection.thread == thread);
+                let at = own.or(idle.len().checked_sub(1))?;
+                idle.remove(at)
+            };
+            if connection.is_quiet() && (!is_write || connection.is_open()) {
                 return Some(connection);
             }
         }
@@ -302,7 +282,7 @@ impl IdleConnections {
 
     /// Closes those that the upstream has closed, or has sent something on.
     pub(super) fn close_unusable(&self) {
-        let unusable: Vec<_> = self.0.lock().extract_if(.., |connection| !connection.is_idle()).collect();
+        let unusable: Vec<_> = self.0.lock().extract_if(.., |connection| !connection.is_quiet()).collect();
         drop(unusable); // after the lock is released
     }
 

@@ -1,81 +1,100 @@
 //! An HTTP origin: one service at several upstreams, over kept-alive HTTP/1.1 (contract section 1, "Upstream", and
-//! section 3, `[origin]`). This module sends a request to one backend after another until there is an answer or none
-//! may be tried any more; its parts choose the backend, make the attempt, keep health, and bound the requests in
-//! flight.
+//! section 3, `[origin]`). This module chooses an upstream's address, sends the request, and judges its answer, with
+//! one address after another until there is an answer or none may be tried any more; its parts open connections and
+//! read answers, keep health, and bound the requests in flight.
 
 mod answer;
-mod attempt;
 mod backend;
-mod backends;
 mod background;
-mod balance;
 mod connection;
 mod health;
 mod metrics;
 mod permits;
 mod tls;
 
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use attempt::{Attempt, AttemptLimits, NoAnswer, attempt};
-use backend::{Backend, PreparedUpstream};
-use backends::{BackendList, Backends};
-use balance::Tried;
-use connection::RETRY_AFTER;
-use health::HealthState;
-use http::Uri;
-use permits::FairSemaphore;
+use answer::AnswerHeader;
+use arc_swap::ArcSwap;
+use backend::{Backend, backends_at};
+use connection::{Connection, Failed, RETRY_AFTER};
+use permits::Permits;
+use tokio::time::timeout;
 
 use super::OriginRequest;
 use crate::clock::{Clock, Tick};
 use crate::config::Upstreams;
 use crate::telemetry::UpstreamUse;
-use crate::wire::OriginSpan;
-use crate::wire::{Fault, RequestId};
+use crate::wire::{Fault, OriginSpan, RequestId, parse_origin_answer};
 
 pub use permits::{Owner, Permit};
 pub use tls::Tls;
 
 /// How many backends one request may fail to reach. Each failure may take `connect_timeout`; after three, an early
 /// refusal serves the caller better.
-const MAX_UNREACHABLE: u32 = 3;
+const MAX_UNREACHED: usize = 3;
 
 /// One service at one or more upstreams.
 #[derive(Debug)]
 pub struct HttpOrigin {
     settings: Upstreams,
     tls: Option<Tls>,
-    backends: Backends,
-    /// The target of health checks.
-    check_target: Option<Uri>,
-    permits: Arc<FairSemaphore>,
+    /// One for each address; a request keeps the list that it began with.
+    backends: ArcSwap<Vec<Arc<Backend>>>,
+    next_turn: AtomicUsize,
+    permits: Arc<Permits>,
     clock: Clock,
+}
+
+/// The backends that one request has tried, by their numbers in the list.
+#[derive(Debug, Default)]
+struct Tried {
+    /// Nothing could be sent to them: they are not tried again.
+    unreached: Vec<usize>,
+    /// They got the request and did not answer: they are tried again only when no other one is left.
+    silent: Vec<usize>,
+}
+
+/// One attempt at one backend, which counts as in flight there until this is dropped.
+struct Attempt<'l> {
+    backend: &'l Backend,
+    began: Tick,
+    /// Whether the backend may have something of the request.
+    is_sent: bool,
+    error: Option<Arc<str>>,
+}
+
+impl<'l> Attempt<'l> {
+    fn new(backend: &'l Backend, began: Tick) -> Self {
+        backend.in_flight.fetch_add(1, Ordering::Relaxed);
+        Attempt { backend, began, is_sent: false, error: None }
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        self.backend.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl HttpOrigin {
     /// Prepares the upstreams. Their names are resolved (this waits 2 s at most) and their health is checked from here
-    /// on, until the returned value is dropped. Connections, addresses, health and permits of the same upstreams in
-    /// `before` are shared; `activate` puts the new settings in force for them.
-    ///
-    /// # Errors
-    /// Which setting cannot be used, and why.
-    pub async fn start(
-        settings: Upstreams,
-        tls: Option<Tls>,
-        clock: Clock,
-        before: Option<&HttpOrigin>,
-    ) -> Result<Arc<Self>, String> {
-        let prepare = |upstream| PreparedUpstream::new(upstream, tls.as_ref()).map(Arc::new);
-        let upstreams = settings.list.iter().map(prepare).collect::<Result<_, _>>()?;
-        let target = |path: &str| path.parse().map_err(|e| format!("origin.health.path: {path}: {e}"));
-        let check_target = settings.health.as_ref().map(|health| target(&health.path)).transpose()?;
-        let backends = Backends::new(upstreams, settings.health.clone(), before.map(|before| &before.backends));
-        let permits =
-            before.map_or_else(|| FairSemaphore::new(settings.max_in_flight), |before| before.permits.clone());
-        let origin = Arc::new(HttpOrigin { settings, tls, backends, check_target, permits, clock });
+    /// on, until the returned value is dropped. Connections, addresses and health of the same upstreams in `before` are
+    /// shared, and so are its permits; `activate` gives out as many as the new settings say.
+    pub async fn start(settings: Upstreams, tls: Option<Tls>, clock: Clock, before: Option<&HttpOrigin>) -> Arc<Self> {
+        let there = before.filter(|before| before.tls == tls).map(|before| before.backends.load_full());
+        let there = there.unwrap_or_default();
+        let backends = settings.list.iter().flat_map(|upstream| match upstream.address() {
+            Some(address) => backends_at(&there, upstream, &[address]),
+            None => there.iter().filter(|backend| backend.upstream == *upstream).cloned().collect(),
+        });
+        let (backends, next_turn) = (ArcSwap::from_pointee(backends.collect()), AtomicUsize::new(0));
+        let permits = before.map_or_else(|| Permits::new(settings.max_in_flight), |before| before.permits.clone());
+        let origin = Arc::new(HttpOrigin { settings, tls, backends, next_turn, permits, clock });
         background::start(&origin).await;
-        Ok(origin)
+        origin
     }
 
     /// Whether it was started with exactly these settings.
@@ -92,127 +111,169 @@ impl HttpOrigin {
     }
 
     pub(super) fn activate(&self) {
-        self.backends.activate();
         self.permits.resize(self.settings.max_in_flight);
     }
 
     /// Sends a request that has a permit. `origin.timeout` begins here.
     pub(super) async fn send(&self, request: &OriginRequest<'_>) -> (Result<Arc<str>, Fault>, Option<UpstreamUse>) {
-        let list = self.backends.list();
-        let mut current = None;
-        let attempts = self.attempts(request, &list, &mut current);
-        let answered = tokio::time::timeout(self.settings.timeout, attempts).await;
-        let answer = answered.unwrap_or_else(|_| {
-            if let Some((backend, since)) = current {
-                tracing::warn!(request_id = %request.id, upstream = %backend, "the origin took longer than origin.timeout");
+        let (list, mut current) = (self.backends.load_full(), None);
+        let attempts = timeout(self.settings.timeout, self.attempts(request, &list, &mut current)).await;
+        let now = self.clock.now();
+        let answer = attempts.unwrap_or_else(|_| {
+            let error = io::Error::new(io::ErrorKind::TimedOut, "origin.timeout has passed");
+            let is_sent = current.as_ref().is_some_and(|attempt| attempt.is_sent);
+            let failed = if is_sent { Failed::Silent(error) } else { Failed::Unsent(error) };
+            if let Some(attempt) = &mut current {
                 // If another backend took most of the time, that one has failed.
-                if self.clock.now().since(since) >= self.settings.timeout / 2 {
-                    self.failed(backend, "it took longer than origin.timeout");
-                }
+                let is_its_fault = now.since(attempt.began) >= self.settings.timeout / 2;
+                self.failed(request, attempt, &failed, is_its_fault);
             }
-            Err(Fault::OriginTimeout)
+            Err(failed.fault())
         });
         if let Some(span) = request.forwarded.trace.span {
-            span.end_attempt(self.clock.now());
+            span.end_attempt(now);
         }
-        let asked = |(backend, since): (&Backend, Tick)| UpstreamUse {
-            name: backend.name.clone(),
-            took: self.clock.now().since(since),
+        let asked = |attempt: &Attempt<'_>| UpstreamUse {
+            name: attempt.backend.name.clone(),
+            took: now.since(attempt.began),
+            error: attempt.error.clone(),
         };
-        (answer, current.map(asked))
+        (answer, current.as_ref().map(asked))
     }
 
     /// Sends a request to one backend after another until there is an answer, or none may be tried any more. `current`
-    /// is the one that is being tried, or was tried last, and since when.
+    /// is the last attempt so far.
     async fn attempts<'l>(
         &self,
         request: &OriginRequest<'_>,
-        list: &'l BackendList,
-        current: &mut Option<(&'l Backend, Tick)>,
+        list: &'l [Arc<Backend>],
+        current: &mut Option<Attempt<'l>>,
     ) -> Result<Arc<str>, Fault> {
-        // The edge refuses values that cannot be a field's. Should one come, no key is like it.
-        if !request.forwarded.authorization.0.iter().all(|b| matches!(b, b'\t' | b' '..=b'~' | 0x80..)) {
-            return Err(Fault::IncorrectKey);
-        }
         // setPoints is sent at most once (guarantee 5); a read as often as the operator allows.
-        let mut retries = if request.request.operation.is_write() { 0 } else { self.settings.retries };
-        let mut tried = Tried::default();
-        let mut may_reuse = true;
+        let is_write = request.request.operation.is_write();
+        let mut retries = if is_write { 0 } else { self.settings.retries };
+        let (mut tried, mut may_reuse) = (Tried::default(), true);
         let mut fault = Fault::Unavailable { retry_after: RETRY_AFTER };
-        while tried.unreachable() < MAX_UNREACHABLE
-            && let Some(at) = self.backends.choose(list, tried)
-        {
+        while tried.unreached.len() < MAX_UNREACHED {
+            let now = self.clock.now();
+            let Some(at) = self.choose(list, &tried, now) else { break };
             let backend = &*list[at];
-            let _counted = backend.count_request();
-            let began = self.clock.now();
-            *current = Some((backend, began));
-            let span_id = fastrand::u64(1..); // 0 is no id
-            begin_span(request, backend, span_id, began);
-            let idle = if may_reuse { backend.idle.take() } else { None };
+            let idle = if may_reuse { backend.idle.take(is_write) } else { None };
             let was_idle = idle.is_some();
-            let connected = match idle {
-                Some(connection) => Ok(connection),
-                // Boxed, so that a request that needs none reserves no memory for it.
-                None => Box::pin(backend.connect(self.settings.connect_timeout)).await,
-            };
             // After an idle connection has failed, no other is used.
             may_reuse &= !was_idle;
-            let connection = match connected {
-                Ok(connection) => connection,
-                // Nothing was sent, so any request may go to another backend.
-                Err(error) => {
-                    tracing::warn!(request_id = %request.id, upstream = %backend, %error, "request to upstream failed");
-                    self.failed(backend, &error.to_string());
-                    tried.mark_unreachable(at);
-                    fault = error.fault();
-                    continue;
-                }
+            let attempt = current.insert(Attempt::new(backend, now));
+            let failed = match self.attempt(request, attempt, idle).await {
+                Ok(answer) => return answer,
+                Err(failed) => failed,
             };
-            match attempt(backend, connection, (request, span_id), self.attempt_limits(list)).await {
-                Attempt::Answered(answer) => {
-                    backend.answers.observe(self.clock.now().since(began).as_secs_f64());
-                    self.backends.request_answered(backend);
-                    return answer;
-                }
-                Attempt::Broken(answer) => {
-                    self.failed(backend, "its answers break off or are malformed");
-                    return answer;
-                }
-                Attempt::NoAnswer(no_answer) => {
-                    // Many idle connections close at once when a healthy upstream restarts.
-                    if !was_idle || no_answer == NoAnswer::TimedOut {
-                        self.failed(backend, no_answer.reason());
-                    }
-                    tried.mark_silent(at);
-                    fault = no_answer.fault();
-                    if retries == 0 {
-                        break;
-                    }
+            // Many idle connections close at once when a healthy upstream restarts.
+            let is_late = matches!(&failed, Failed::Silent(error) if error.kind() == io::ErrorKind::TimedOut);
+            let is_its_fault = !was_idle || is_late || matches!(failed, Failed::Broken(_));
+            self.failed(request, attempt, &failed, is_its_fault);
+            fault = failed.fault();
+            match failed {
+                Failed::Unsent(_) => tried.unreached.push(at),
+                Failed::Silent(_) if retries > 0 => {
                     retries -= 1;
+                    tried.silent.push(at);
                 }
+                Failed::Silent(_) | Failed::Broken(_) => break,
             }
         }
         Err(fault)
     }
 
-    fn failed(&self, backend: &Backend, why: &str) {
-        backend.failures.fetch_add(1, Ordering::Relaxed);
-        self.backends.request_failed(backend, self.clock.now(), why);
+    /// The backend for the next attempt, by its number in the list: one that this request is to try again, or the one
+    /// with the fewest requests in flight among those that are up, or else among all. One that answers quickly has few
+    /// and gets more of them; one that stalls gets no more than the others have. Equals take turns.
+    fn choose(&self, list: &[Arc<Backend>], tried: &Tried, now: Tick) -> Option<usize> {
+        let has_checks = self.settings.health.is_some();
+        let reachable = || (0..list.len()).filter(|at| !tried.unreached.contains(at));
+        let is_trial = |at: &usize| !tried.silent.contains(at) && list[*at].health.begin_trial(now, has_checks);
+        reachable().find(is_trial).or_else(|| {
+            let first = self.next_turn.fetch_add(1, Ordering::Relaxed) % list.len().max(1);
+            let turn = |at: usize| (at + list.len() - first) % list.len();
+            reachable().min_by_key(|&at| {
+                let (is_down, was_silent) = (!list[at].health.is_up(has_checks), tried.silent.contains(&at));
+                (is_down, was_silent, list[at].in_flight(), turn(at))
+            })
+        })
     }
 
-    fn attempt_limits(&self, list: &BackendList) -> AttemptLimits {
-        // All backends together keep no more connections than may be in use at once; an ejected one keeps none.
-        let sharing = list.iter().filter(|backend| backend.health() != HealthState::Ejected).count();
-        let max_idle = self.settings.max_in_flight.div_ceil(sharing.max(1));
-        AttemptLimits { first_byte_timeout: self.settings.first_byte_timeout.map(|timeout| timeout.0), max_idle }
+    /// One request to one backend, on an idle connection or a new one, up to the end of its answer. A connection is kept
+    /// only after an answer that came whole.
+    async fn attempt(
+        &self,
+        request: &OriginRequest<'_>,
+        attempt: &mut Attempt<'_>,
+        idle: Option<Connection>,
+    ) -> Result<Result<Arc<str>, Fault>, Failed> {
+        let (backend, settings, began) = (attempt.backend, &self.settings, attempt.began);
+        let span_id = fastrand::u64(1..); // 0 is no id
+        let span = request.forwarded.trace.span;
+        if let Some(span) = span {
+            let (operation, upstream) = (request.request.operation, backend.name.clone());
+            let (address, ended, status) = (backend.address, None, None);
+            span.begin_attempt(OriginSpan { id: span_id, operation, upstream, address, began, ended, status });
+        }
+        let mut connection = match idle {
+            Some(connection) => connection,
+            // Boxed, so that a request that needs none reserves no memory for it.
+            None => {
+                Box::pin(backend.connect(self.tls.as_ref(), settings.connect_timeout)).await.map_err(Failed::Unsent)?
+            }
+        };
+        backend.write_request(request, span_id, connection.request());
+        attempt.is_sent = true;
+        let header = match settings.first_byte_timeout {
+            None => connection.send().await?,
+            Some(limit) => timeout(limit.0, connection.send()).await.map_err(|_| {
+                let why = "no answer began within origin.first_byte_timeout";
+                Failed::Silent(io::Error::new(io::ErrorKind::TimedOut, why))
+            })??,
+        };
+        if let Some(span) = span {
+            span.answered(header.status);
+        }
+        let body = connection.read_body(&header).await.map_err(|error| Failed::Broken(error.to_string()))?;
+        let answer = judge(request, backend, &header, body);
+        backend.idle.put(connection, settings.max_in_flight);
+        backend.answers.observe(self.clock.now().since(began).as_secs_f64());
+        if backend.health.answered() {
+            backend.came_back("it answered");
+        }
+        Ok(answer)
+    }
+
+    /// An attempt has failed. `is_its_fault`: that counts against the backend's health.
+    fn failed(&self, request: &OriginRequest<'_>, attempt: &mut Attempt<'_>, failed: &Failed, is_its_fault: bool) {
+        let backend = attempt.backend;
+        attempt.error = Some(failed.kind().into());
+        tracing::warn!(request_id = %request.id, upstream = %backend, error = %failed, "request to upstream failed");
+        if is_its_fault {
+            backend.failures.fetch_add(1, Ordering::Relaxed);
+            if backend.health.failed(self.clock.now()) {
+                backend.went_down(&failed.to_string());
+            }
+        }
     }
 }
 
-/// Begins the span of an attempt, if the request is sampled.
-fn begin_span(request: &OriginRequest<'_>, backend: &Backend, id: u64, began: Tick) {
-    if let Some(span) = request.forwarded.trace.span {
-        let (operation, upstream) = (request.request.operation, backend.name.clone());
-        let (address, ended, status) = (backend.address, None, None);
-        span.begin_attempt(OriginSpan { id, operation, upstream, address, began, ended, status });
+/// What a whole answer says, by the rules of the contract's "Upstream" paragraph.
+fn judge(
+    request: &OriginRequest<'_>,
+    backend: &Backend,
+    header: &AnswerHeader,
+    body: &[u8],
+) -> Result<Arc<str>, Fault> {
+    let status = header.status;
+    match (parse_origin_answer(request.request.operation, status, body), status) {
+        (Ok(answer), _) => answer.map(Arc::from),
+        (Err(_), 429 | 503) => Err(Fault::Unavailable { retry_after: header.retry_after.unwrap_or(RETRY_AFTER) }),
+        (Err(why), _) => {
+            tracing::warn!(request_id = %request.id, upstream = %backend, status, %why, "the origin's answer is not usable");
+            Err(Fault::NoUsableAnswer)
+        }
     }
 }

@@ -24,13 +24,6 @@ pub struct Tls {
     digest: [u8; 32],
 }
 
-/// TLS to a server whose certificate has to be for a name.
-#[derive(Clone, Debug)]
-pub(super) struct ServerTls {
-    tls: Tls,
-    name: ServerName<'static>,
-}
-
 impl Tls {
     /// Reads the files that the upstreams' settings name, or the system's roots. `None`: no upstream has
     /// TLS.
@@ -62,12 +55,22 @@ impl Tls {
 
     /// Makes the handshake with a server whose certificate has to be for `name`.
     pub async fn connect(&self, name: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        self.for_name(name).map_err(io::Error::other)?.connect(stream).await
-    }
-
-    pub(super) fn for_name(&self, name: &str) -> Result<ServerTls, String> {
-        let name = ServerName::try_from(name.to_owned()).map_err(|e| format!("origin.tls.server_name: {name}: {e}"))?;
-        Ok(ServerTls { tls: self.clone(), name })
+        let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
+        self.connector.connect(name, stream).await.map_err(|error| {
+            // A certificate may have thousands of names, which a message repeats.
+            let text = format!("{:.300}", error.to_string());
+            io::Error::other(match () {
+                () if is_plain(&error) => "it does not speak TLS; is it http://?".to_owned(),
+                () if text.contains("CaUsedAsEndEntity") => {
+                    "its certificate is that of an authority (CA:TRUE); give it one that the authority signed"
+                        .to_owned()
+                }
+                () if text.contains("UnknownIssuer") => {
+                    format!("{text}; the authorities that are trusted are those of origin.tls.ca")
+                }
+                () => text,
+            })
+        })
     }
 }
 
@@ -80,27 +83,6 @@ impl PartialEq for Tls {
 impl std::fmt::Debug for Tls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Tls(…)")
-    }
-}
-
-impl ServerTls {
-    pub(super) async fn connect(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        self.tls.connector.connect(self.name.clone(), stream).await.map_err(|error| match is_plain(&error) {
-            true => io::Error::other("it does not speak TLS; is it http://?"),
-            false if error.to_string().contains("CaUsedAsEndEntity") => io::Error::other(
-                "its certificate is that of an authority (CA:TRUE); give it one that the authority signed",
-            ),
-            false if error.to_string().contains("UnknownIssuer") => {
-                io::Error::other(format!("{error}; the authorities that are trusted are those of origin.tls.ca"))
-            }
-            false => error,
-        })
-    }
-}
-
-impl PartialEq for ServerTls {
-    fn eq(&self, other: &Self) -> bool {
-        self.tls == other.tls && self.name == other.name
     }
 }
 

@@ -135,7 +135,7 @@ struct Waiting {
     /// Those in which its files were read.
     states: States,
     next: Box<NextConfig>,
-    origin: JoinHandle<Result<Arc<HttpOrigin>, String>>,
+    origin: JoinHandle<Arc<HttpOrigin>>,
 }
 
 /// Reloads files that change, and all of them at a SIGHUP or for an admin.
@@ -256,7 +256,7 @@ impl Reloader {
         if let Some(waiting) = self.waiting.take_if(|waiting| waiting.origin.is_finished())
             && waiting.states == states
         {
-            let outcome = match waiting.origin.await.map_err(|e| e.to_string()).flatten() {
+            let outcome = match waiting.origin.await.map_err(|e| e.to_string()) {
                 Ok(origin) => self.config_in_force(*waiting.next, Some(origin)),
                 Err(why) => ReloadOutcome::rejected(Part::Config.name(), vec![ReloadFault::new(why)]),
             };

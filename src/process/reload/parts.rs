@@ -76,7 +76,7 @@ impl Reloader {
 
     /// Starts other upstreams than those in force, which waits for their names; `None`: they are the same. Another kind of
     /// origin takes effect after a restart.
-    pub(super) fn other_origin(&self, next: &NextConfig) -> Option<JoinHandle<Result<Arc<HttpOrigin>, String>>> {
+    pub(super) fn other_origin(&self, next: &NextConfig) -> Option<JoinHandle<Arc<HttpOrigin>>> {
         match (&next.reloaded.config.origin.kind, &*self.gateway.state().origin) {
             (OriginKind::Http(upstreams), Origin::Http(before)) if !before.has_settings(upstreams, &next.tls) => {
                 let (upstreams, tls) = ((**upstreams).clone(), next.tls.clone());
