@@ -99,7 +99,7 @@ async fn guarantee_6_a_day_begins_at_all_nodes_when_it_does_by_redis_clock_and_o
     let ahead = DAY - unix_now().rem_euclid(DAY) - 5 * MINUTE;
     let redis = Redis::start_through(&clocks.ahead_by("redis", ahead), &[]).await;
     let url = Postgres::shared().database().await;
-    let gate = limited(&redis, &url)
+    let gate = limited(&redis.url(), &url)
         .set("limits.tiers.standard.daily", "30")
         .set("cluster.when_away", r#""refuse""#)
         .start()

@@ -13,12 +13,12 @@ use crate::support::*;
 const RATE: f64 = 20.0;
 const BURST: f64 = 10.0;
 
-pub fn limited(redis: &Redis, url: &str) -> Builder {
+pub fn limited(redis: &str, url: &str) -> Builder {
     TestGateway::on(Kind::Postgres)
         .store(url)
         .set("limits.tiers.slow.rate", r#""20/s""#)
         .set("limits.tiers.slow.burst", "10")
-        .set("cluster.redis", &format!("{:?}", redis.url()))
+        .set("cluster.redis", &format!("{redis:?}"))
         .set("cluster.nodes", "2")
         .set("cluster.timeout", r#""500ms""#) // a busy machine answers late
         .key_of_tier("slow", "slow")
@@ -27,12 +27,12 @@ pub fn limited(redis: &Redis, url: &str) -> Builder {
 }
 
 /// Nodes before an origin that judges keys, whose strangers are not limited.
-pub fn judged_by_the_origin(redis: &Redis) -> Builder {
+pub fn judged_by_the_origin(redis: &str) -> Builder {
     TestGateway::before_http()
         .keys_at_the_origin()
         .set("limits.strangers.rate", r#""100000/s""#)
         .set("limits.strangers.burst", "100000")
-        .set("cluster.redis", &format!("{:?}", redis.url()))
+        .set("cluster.redis", &format!("{redis:?}"))
         .points("7", 3)
 }
 
@@ -54,9 +54,9 @@ async fn flood(gate: &TestGateway, until: Instant) -> [u32; 3] {
 
 #[tokio::test]
 async fn guarantee_6_nodes_together_let_through_burst_plus_rate_times_t_though_they_are_killed_and_stand_still() {
-    let redis = Redis::start(&[]).await;
+    let redis = RedisDatabase::new().await;
     let url = Postgres::shared().database().await;
-    let here = limited(&redis, &url).admin().start().await;
+    let here = limited(&redis.url(), &url).admin().start().await;
     let mut there = here.node(&url).await;
     let begin = Instant::now();
     let mut seen = [0; 3];
@@ -95,8 +95,8 @@ async fn guarantee_6_nodes_together_let_through_burst_plus_rate_times_t_though_t
 
 #[tokio::test]
 async fn a_key_over_its_limit_is_12_at_a_node_that_does_not_know_it_yet_however_many_come_at_once() {
-    let redis = Redis::start(&[]).await;
-    let here = judged_by_the_origin(&redis)
+    let redis = RedisDatabase::new().await;
+    let here = judged_by_the_origin(&redis.url())
         .set("limits.tiers.standard.rate", r#""1/h""#)
         .set("limits.tiers.standard.burst", "5")
         .set("cluster.nodes", "2")
@@ -163,7 +163,7 @@ async fn guarantee_7_a_key_that_is_removed_while_its_request_waits_for_redis_rea
 async fn where_redis_is_away_and_that_means_refuse_every_request_is_21() {
     let mut redis = Redis::start(&[]).await;
     let url = Postgres::shared().database().await;
-    let gate = limited(&redis, &url).set("cluster.when_away", r#""refuse""#).start().await;
+    let gate = limited(&redis.url(), &url).set("cluster.when_away", r#""refuse""#).start().await;
     gate.get_points("bot", "7").await.is("3");
     redis.kill_hard();
     gate.has_said("is away").await;
@@ -172,7 +172,8 @@ async fn where_redis_is_away_and_that_means_refuse_every_request_is_21() {
     redis.start_again().await;
     eventually(PATIENCE, "it heals", async || gate.get_points("bot", "7").await.status == 200).await;
     // In shadow nobody is refused all the same.
-    let gate = limited(&redis, &url).set("cluster.when_away", r#""refuse""#).set("limits.shadow", "true").start().await;
+    let gate =
+        limited(&redis.url(), &url).set("cluster.when_away", r#""refuse""#).set("limits.shadow", "true").start().await;
     redis.kill_hard();
     gate.has_said("is away").await;
     for _ in 0..30 {
@@ -181,26 +182,10 @@ async fn where_redis_is_away_and_that_means_refuse_every_request_is_21() {
 }
 
 #[tokio::test]
-async fn what_redis_holds_of_a_key_goes_away_once_everything_has_come_back_and_its_day_is_over() {
-    let redis = Redis::start(&[]).await;
-    let url = Postgres::shared().database().await;
-    let gate = limited(&redis, &url).set("limits.tiers.standard.daily", "1000").start().await;
-    let left = |key: &str| {
-        let said = redis.ask(&format!("PTTL guildgate:l:{}", gate.key_id(key)));
-        said.trim_start_matches(':').lines().next().unwrap().parse::<i64>().unwrap()
-    };
-    gate.get_points("slow", "7").await.is("3");
-    assert!((1..=2000).contains(&left("slow")), "{}", left("slow"));
-    gate.get_points("bot", "7").await.is("3");
-    let to_midnight = (86_400 - unix_now().rem_euclid(86_400)) * 1000;
-    assert!((left("bot") - to_midnight).abs() < 5000, "{} of {to_midnight}", left("bot"));
-}
-
-#[tokio::test]
 async fn guarantee_6_another_limit_leaves_a_key_what_it_had_up_to_the_new_burst_at_every_node() {
-    let redis = Redis::start(&[]).await;
+    let redis = RedisDatabase::new().await;
     let url = Postgres::shared().database().await;
-    let here = limited(&redis, &url).set("limits.tiers.slow.rate", r#""1/h""#).start().await;
+    let here = limited(&redis.url(), &url).set("limits.tiers.slow.rate", r#""1/h""#).start().await;
     let there = here.node(&url).await;
     for _ in 0..6 {
         here.get_points("slow", "7").await.is("3");

@@ -10,7 +10,6 @@ mod support;
 mod wire_builtin;
 mod wire_cors;
 mod wire_headers;
-mod wire_order;
 mod wire_parameters;
 mod wire_refusals;
 mod wire_trace;

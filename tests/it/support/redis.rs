@@ -1,21 +1,66 @@
-//! Debian's Redis, started by a test in a folder of its own on a port that is free.
+//! Debian's Redis, on a port that is free: one server for the test process, of which each test has a database of its own, or
+//! one that a test starts for itself, in a folder of its own, because it kills, stalls or configures it.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
+use tokio::sync::OnceCell;
 
 use super::{PATIENCE, eventually};
 
 /// Ends the server with the test process, whatever that dies of.
 const WATCH: &str = r#""$@" >/dev/null 2>&1 & read -r _; kill -9 $!"#;
 
-/// A server, running until this is dropped or the test process ends.
+/// Databases of the shared server: more than there are tests.
+const DATABASES: u32 = 1000;
+
+/// A database of the server that the tests of this process share.
+#[derive(Clone, Copy)]
+pub struct RedisDatabase {
+    port: u16,
+    number: u32,
+}
+
+impl RedisDatabase {
+    /// A database that no other test has.
+    pub async fn new() -> RedisDatabase {
+        static SHARED: OnceCell<Redis> = OnceCell::const_new();
+        static TAKEN: AtomicU32 = AtomicU32::new(1);
+        let settings = ["--databases", &DATABASES.to_string()];
+        let shared = SHARED.get_or_init(async || Redis::start(&settings).await).await;
+        let number = TAKEN.fetch_add(1, Ordering::Relaxed);
+        assert!(number < DATABASES, "each test has one or two");
+        RedisDatabase { port: shared.port, number }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn url(&self) -> String {
+        self.url_at(self.port)
+    }
+
+    /// The same database behind another port.
+    pub fn url_at(&self, port: u16) -> String {
+        format!("redis://127.0.0.1:{port}/{}", self.number)
+    }
+
+    /// Sends a command, and returns what came of it.
+    pub fn ask(&self, command: &str) -> String {
+        let answer = ask(self.port, &format!("SELECT {}\r\n{command}", self.number)).unwrap();
+        answer.strip_prefix("+OK\r\n").expect("the database is there").to_owned()
+    }
+}
+
+/// A server of a test's own, running until this is dropped or the test process ends.
 pub struct Redis {
     folder: TempDir,
     port: u16,
@@ -86,24 +131,12 @@ impl Redis {
 
     /// Sends a command, and returns what came of it within a moment.
     pub fn ask(&self, command: &str) -> String {
-        self.try_ask(command).unwrap()
-    }
-
-    fn try_ask(&self, command: &str) -> std::io::Result<String> {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
-        stream.set_read_timeout(Some(Duration::from_millis(500)))?;
-        stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes())?;
-        let mut answer = Vec::new();
-        match stream.read_to_end(&mut answer) {
-            // A Sentinel does not close the connection.
-            Err(error) if error.kind() != ErrorKind::WouldBlock || answer.is_empty() => Err(error),
-            Ok(_) | Err(_) => Ok(String::from_utf8_lossy(&answer).into_owned()),
-        }
+        ask(self.port, command).unwrap()
     }
 
     async fn answers(&self) {
         let answers =
-            async || self.try_ask("PING").is_ok_and(|answer| answer.contains("PONG") || answer.contains("NOAUTH"));
+            async || ask(self.port, "PING").is_ok_and(|answer| answer.contains("PONG") || answer.contains("NOAUTH"));
         eventually(PATIENCE, "Redis answers", answers).await;
     }
 
@@ -124,6 +157,18 @@ impl Redis {
         let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.watch.id())).unwrap();
         let server = children.split_whitespace().next().expect("the server runs").parse().unwrap();
         kill(Pid::from_raw(server), signal).unwrap();
+    }
+}
+
+fn ask(port: u16, command: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    stream.set_read_timeout(Some(Duration::from_millis(500)))?;
+    stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes())?;
+    let mut answer = Vec::new();
+    match stream.read_to_end(&mut answer) {
+        // A Sentinel does not close the connection.
+        Err(error) if error.kind() != ErrorKind::WouldBlock || answer.is_empty() => Err(error),
+        Ok(_) | Err(_) => Ok(String::from_utf8_lossy(&answer).into_owned()),
     }
 }
 
