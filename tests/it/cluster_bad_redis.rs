@@ -222,18 +222,3 @@ async fn connections_that_are_cut_fail_no_request_and_a_redis_that_is_emptied_co
     };
     nodes.read_during(script).await;
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn check_says_that_redis_answers_later_than_a_request_waits() {
-    let redis = RedisDatabase::new().await;
-    let proxy = Proxy::to(redis.port()).await;
-    let port = proxy.port();
-    let says = |timeout: &str| {
-        let world = World::new(&format!("[cluster]\nredis = \"redis://127.0.0.1:{port}\"\ntimeout = {timeout:?}\n"));
-        world.run(&["check"]).done().stdout.contains("is as good as away: it answers after")
-    };
-    proxy.hold(Holds::For(Duration::from_millis(20)));
-    assert!(says("30ms"));
-    proxy.hold(Holds::Nothing);
-    assert!(!says("1s"));
-}

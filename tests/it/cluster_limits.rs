@@ -219,8 +219,34 @@ fn is_refused(redis_url: &str, words: &[&str]) -> World {
     world
 }
 
-#[tokio::test]
-async fn a_redis_that_cannot_be_used_ends_check_and_serve_with_a_plain_message() {
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn check_says_what_all_nodes_let_through_and_a_redis_that_cannot_be_used_ends_it_with_a_plain_message() {
+    let redis = Redis::start(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]).await;
+    let world = World::new(&format!("[cluster]\nredis = \"{}\"\nnodes = 2\nnode = \"edge-1\"\n", redis.url()));
+    let ran = world.run(&["check"]).done();
+    let text = &ran.stdout;
+    for words in [
+        "over all nodes",
+        "at most 40 + 20/s * T in any time T",
+        "burst 20 at 20/s / 2",
+        "answers (version",
+        "noeviction",
+    ] {
+        assert!(text.contains(words), "{words} is not in\n{text}");
+    }
+    // One that answers later than a request waits is told.
+    let redis = RedisDatabase::new().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let port = proxy.port();
+    let says = |timeout: &str| {
+        let world = World::new(&format!("[cluster]\nredis = \"redis://127.0.0.1:{port}\"\ntimeout = {timeout:?}\n"));
+        world.run(&["check"]).done().stdout.contains("is as good as away: it answers after")
+    };
+    proxy.hold(Holds::For(Duration::from_millis(20)));
+    assert!(says("30ms"));
+    proxy.hold(Holds::Nothing);
+    assert!(!says("1s"));
+    // One that cannot be used ends `check` and `serve`.
     is_refused("redsi://:hunter2@127.0.0.1", &["cluster.redis", "no usable Redis URL"]);
     is_refused("redis://:hunter2@127.0.0.1:1", &["127.0.0.1:1", "cannot be used"]);
     let guarded = Redis::start(&["--requirepass", "secret"]).await;
@@ -248,21 +274,4 @@ async fn a_redis_that_cannot_be_used_ends_check_and_serve_with_a_plain_message()
     let url = format!("redis://{}", speaks_tls.local_addr().unwrap());
     std::thread::spawn(move || speaks_tls.incoming().for_each(drop));
     is_refused(&url, &["if it speaks TLS, name it by rediss://"]);
-}
-
-#[tokio::test]
-async fn check_says_what_all_nodes_together_let_through_and_that_redis_answers() {
-    let redis = Redis::start(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]).await;
-    let world = World::new(&format!("[cluster]\nredis = \"{}\"\nnodes = 2\nnode = \"edge-1\"\n", redis.url()));
-    let ran = world.run(&["check"]).done();
-    let text = &ran.stdout;
-    for words in [
-        "over all nodes",
-        "at most 40 + 20/s * T in any time T",
-        "burst 20 at 20/s / 2",
-        "answers (version",
-        "noeviction",
-    ] {
-        assert!(text.contains(words), "{words} is not in\n{text}");
-    }
 }

@@ -67,7 +67,7 @@ async fn both_secrets_of_a_rotated_key_are_one_key_with_one_budget() {
     assert!(names.iter().all(|name| after[*name] == before[*name]), "{before} {after}");
     let (before, _) = (unix_now(), rotate(&gate, &id, &["--overlap", "2h"]));
     let ends = shown(&gate, &id)["previous_until"].as_i64().unwrap();
-    assert!((before + 7200..=unix_now() + 7200).contains(&ends), "{ends}");
+    assert!((before + 7200..=unix_now() + 7201).contains(&ends), "{ends}");
     let listed = gate.run(&["key", "list", "--json"]).done().list();
     let mut fields: Vec<&String> = listed[0].as_object().unwrap().keys().collect();
     fields.sort();

@@ -106,7 +106,6 @@ mod trusted_proxies;
 mod unsent;
 
 mod cluster_bad_redis;
-mod cluster_clocks;
 mod cluster_days;
 mod cluster_haproxy;
 mod cluster_histories;

@@ -64,8 +64,7 @@ impl RedisDatabase {
 pub struct Redis {
     folder: TempDir,
     port: u16,
-    /// What starts it, with the arguments besides the usual ones.
-    launcher: Vec<String>,
+    /// The arguments besides the usual ones.
     settings: Vec<String>,
     watch: Child,
 }
@@ -73,17 +72,11 @@ pub struct Redis {
 impl Redis {
     /// Starts a server with these arguments besides the usual ones.
     pub async fn start(settings: &[&str]) -> Redis {
-        Redis::start_through(&[], settings).await
-    }
-
-    /// As [`Redis::start`], through this command.
-    pub async fn start_through(launcher: &[&str], settings: &[&str]) -> Redis {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        let (launcher, settings) = (words(launcher), words(settings));
+        let settings: Vec<String> = settings.iter().map(|word| (*word).to_owned()).collect();
         let folder = tempfile::Builder::new().prefix("guildgate-redis-").tempdir().unwrap();
-        let watch = run(&folder, port, &launcher, &settings);
-        let redis = Redis { folder, port, launcher, settings, watch };
+        let watch = run(&folder, port, &settings);
+        let redis = Redis { folder, port, settings, watch };
         redis.answers().await;
         redis
     }
@@ -115,8 +108,8 @@ impl Redis {
             self.port
         );
         std::fs::write(&config, text).unwrap();
-        let watch = watched(&[], &[config.to_str().unwrap(), "--sentinel"]);
-        let sentinel = Redis { folder, port, launcher: Vec::new(), settings: Vec::new(), watch };
+        let watch = watched(&[config.to_str().unwrap(), "--sentinel"]);
+        let sentinel = Redis { folder, port, settings: Vec::new(), watch };
         sentinel.answers().await;
         sentinel
     }
@@ -148,7 +141,7 @@ impl Redis {
 
     /// Another server, which knows nothing, on the same port.
     pub async fn start_again(&mut self) {
-        self.watch = run(&self.folder, self.port, &self.launcher, &self.settings);
+        self.watch = run(&self.folder, self.port, &self.settings);
         self.answers().await;
     }
 
@@ -172,17 +165,17 @@ fn ask(port: u16, command: &str) -> std::io::Result<String> {
     }
 }
 
-fn run(folder: &TempDir, port: u16, launcher: &[String], settings: &[String]) -> Child {
+fn run(folder: &TempDir, port: u16, settings: &[String]) -> Child {
     let (port, folder) = (port.to_string(), folder.path().to_str().unwrap());
     let mut arguments =
         vec!["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder];
     arguments.extend(settings.iter().map(String::as_str));
-    watched(launcher, &arguments)
+    watched(&arguments)
 }
 
-fn watched(launcher: &[String], arguments: &[&str]) -> Child {
+fn watched(arguments: &[&str]) -> Child {
     let mut watch = Command::new("/bin/sh");
-    watch.args(["-c", WATCH, "watch"]).args(launcher).arg("redis-server").args(arguments);
+    watch.args(["-c", WATCH, "watch"]).arg("redis-server").args(arguments);
     watch.process_group(0).stdin(Stdio::piped()).spawn().unwrap()
 }
 
