@@ -238,12 +238,21 @@ async fn refusals_come_in_the_contracts_order_and_before_the_body() {
     assert_eq!(w.refused_unread(&bad).await, Fault::TooManyRequests { retry_after: 1 });
     let bad = RequestHeader { path: b"/setPoints", ..bad };
     assert_eq!(w.refused_unread(&bad).await, Fault::TooManyRequests { retry_after: 1 });
-    w.advance(3);
+    // The parameters come before the guild.
     w.store.set_guild(&w.guild(), None, Some(true)).await.unwrap();
     w.reload_keys().await;
-    let ask = async |body| w.ask("getPoints", "k1", body).await.answer.unwrap_err();
-    assert_eq!(ask("memberID=7&memberID=7").await, Fault::Repeated(Param::MemberId));
-    assert_eq!(ask("memberID=7").await, Fault::GuildDeparted);
+    for (body, fault) in [
+        ("memberID=7&memberID=7", Fault::Repeated(Param::MemberId)),
+        ("amount=5", Fault::MemberMissing),
+        ("memberID=x", Fault::MemberNotInteger),
+        ("memberID=7&amount=&amount=", Fault::Repeated(Param::Amount)),
+        ("memberID=7", Fault::AmountMissing),
+        ("memberID=7&amount=x", Fault::AmountNotInteger),
+        ("memberID=7&amount=5", Fault::GuildDeparted),
+    ] {
+        w.advance(1);
+        assert_eq!(w.ask("setPoints", "k1", body).await.answer.unwrap_err(), fault, "{body}");
+    }
 }
 
 #[tokio::test]

@@ -115,16 +115,31 @@ mod tests {
 
     #[test]
     fn each_bad_member_is_refused_with_its_own_code() {
-        for body in ["", "memberID", "memberID=", "memberid=7", "memberID%3D7", "=7"] {
+        for body in ["", "memberID", "memberID=", "memberid=7&amount=1", "memberID%3D7", "=7", "&&"] {
             assert_eq!(get(body), Err(Fault::MemberMissing), "{body}");
         }
-        for body in
-            ["+7", "-7", "7 ", "7.0", "0x7", "%D9%A7", "9223372036854775808", "99999999999999999999", "%FF", "7%00"]
-        {
+        for body in [
+            "x",
+            "+7",
+            "-7",
+            "7 ",
+            "7+",
+            "%207",
+            "7.0",
+            "0x7",
+            "1e3",
+            "%D9%A7",
+            "9223372036854775808",
+            "99999999999999999999",
+            "%FF",
+            "7%00",
+        ] {
             assert_eq!(get(&format!("memberID={body}")), Err(Fault::MemberNotInteger), "{body}");
         }
         assert_eq!(get("memberID=9223372036854775807"), Ok(i64::MAX as u64));
-        for body in ["memberID=7&memberID=7", "memberID=&memberID=7", "memberID=7&member%49D=8"] {
+        for body in
+            ["memberID=7&memberID=7", "memberID=&memberID=7", "memberID=7&member%49D=8", "memberID&x=1&memberID"]
+        {
             assert_eq!(get(body), Err(Fault::Repeated(Param::MemberId)), "{body}");
         }
     }
@@ -133,13 +148,37 @@ mod tests {
     fn each_bad_amount_is_refused_after_the_member() {
         assert_eq!(set("memberID=7&amount=-5"), Ok((7, -5)));
         assert_eq!(set("memberID=7&amount=-9223372036854775808"), Ok((7, i64::MIN)));
-        assert_eq!(set("memberID=7&amount=-0"), Ok((7, 0)));
-        assert_eq!(set("amount=5"), Err(Fault::MemberMissing));
-        assert_eq!(set("memberID=x"), Err(Fault::MemberNotInteger));
-        assert_eq!(set("memberID=7"), Err(Fault::AmountMissing));
-        assert_eq!(set("memberID=7&amount="), Err(Fault::AmountMissing));
-        assert_eq!(set("memberID=7&amount=1&amount=1"), Err(Fault::Repeated(Param::Amount)));
-        for amount in ["%2B5", "+5", "-", "--5", "5-", "1e3", "9223372036854775808", "-9223372036854775809"] {
+        assert_eq!(set("memberID=7&amount=9223372036854775807"), Ok((7, i64::MAX)));
+        for (amount, read) in [("-0", 0), ("0005", 5), ("-0005", -5), ("%2d5", -5)] {
+            assert_eq!(set(&format!("memberID=7&amount={amount}")), Ok((7, read)), "{amount}");
+        }
+        for body in ["amount=5", "amount=x", "amount=1&amount=2"] {
+            assert_eq!(set(body), Err(Fault::MemberMissing), "{body}");
+        }
+        for body in ["memberID=x", "memberID=x&amount=x", "memberID=x&amount=1&amount=2"] {
+            assert_eq!(set(body), Err(Fault::MemberNotInteger), "{body}");
+        }
+        assert_eq!(set("memberID=x&memberID=&amount=x"), Err(Fault::Repeated(Param::MemberId)));
+        for body in ["memberID=7", "memberID=7&amount", "memberID=7&amount=", "memberID=7&Amount=5"] {
+            assert_eq!(set(body), Err(Fault::AmountMissing), "{body}");
+        }
+        for body in ["memberID=7&amount=1&amount=1", "amount=&memberID=7&amount=5", "memberID=7&amount=x&amount="] {
+            assert_eq!(set(body), Err(Fault::Repeated(Param::Amount)), "{body}");
+        }
+        for amount in [
+            "x",
+            "5.0",
+            "%2B5",
+            "+5",
+            "-",
+            "--5",
+            "5-",
+            "1e3",
+            "0x5",
+            "%D9%A7",
+            "9223372036854775808",
+            "-9223372036854775809",
+        ] {
             assert_eq!(set(&format!("memberID=7&amount={amount}")), Err(Fault::AmountNotInteger), "{amount}");
         }
     }

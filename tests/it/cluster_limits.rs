@@ -13,12 +13,12 @@ use crate::support::*;
 const RATE: f64 = 20.0;
 const BURST: f64 = 10.0;
 
-pub fn limited(redis: &Redis, url: &str) -> Builder {
+pub fn limited(redis: &str, url: &str) -> Builder {
     TestGateway::on(Kind::Postgres)
         .store(url)
         .set("limits.tiers.slow.rate", r#""20/s""#)
         .set("limits.tiers.slow.burst", "10")
-        .set("cluster.redis", &format!("{:?}", redis.url()))
+        .set("cluster.redis", &format!("{redis:?}"))
         .set("cluster.nodes", "2")
         .set("cluster.timeout", r#""500ms""#) // a busy machine answers late
         .key_of_tier("slow", "slow")
@@ -27,12 +27,12 @@ pub fn limited(redis: &Redis, url: &str) -> Builder {
 }
 
 /// Nodes before an origin that judges keys, whose strangers are not limited.
-pub fn judged_by_the_origin(redis: &Redis) -> Builder {
+pub fn judged_by_the_origin(redis: &str) -> Builder {
     TestGateway::before_http()
         .keys_at_the_origin()
         .set("limits.strangers.rate", r#""100000/s""#)
         .set("limits.strangers.burst", "100000")
-        .set("cluster.redis", &format!("{:?}", redis.url()))
+        .set("cluster.redis", &format!("{redis:?}"))
         .points("7", 3)
 }
 
@@ -54,9 +54,9 @@ async fn flood(gate: &TestGateway, until: Instant) -> [u32; 3] {
 
 #[tokio::test]
 async fn guarantee_6_nodes_together_let_through_burst_plus_rate_times_t_though_they_are_killed_and_stand_still() {
-    let redis = Redis::start(&[]).await;
+    let redis = RedisDatabase::new().await;
     let url = Postgres::shared().database().await;
-    let here = limited(&redis, &url).admin().start().await;
+    let here = limited(&redis.url(), &url).admin().start().await;
     let mut there = here.node(&url).await;
     let begin = Instant::now();
     let mut seen = [0; 3];
@@ -95,8 +95,8 @@ async fn guarantee_6_nodes_together_let_through_burst_plus_rate_times_t_though_t
 
 #[tokio::test]
 async fn a_key_over_its_limit_is_12_at_a_node_that_does_not_know_it_yet_however_many_come_at_once() {
-    let redis = Redis::start(&[]).await;
-    let here = judged_by_the_origin(&redis)
+    let redis = RedisDatabase::new().await;
+    let here = judged_by_the_origin(&redis.url())
         .set("limits.tiers.standard.rate", r#""1/h""#)
         .set("limits.tiers.standard.burst", "5")
         .set("cluster.nodes", "2")
@@ -163,7 +163,7 @@ async fn guarantee_7_a_key_that_is_removed_while_its_request_waits_for_redis_rea
 async fn where_redis_is_away_and_that_means_refuse_every_request_is_21() {
     let mut redis = Redis::start(&[]).await;
     let url = Postgres::shared().database().await;
-    let gate = limited(&redis, &url).set("cluster.when_away", r#""refuse""#).start().await;
+    let gate = limited(&redis.url(), &url).set("cluster.when_away", r#""refuse""#).start().await;
     gate.get_points("bot", "7").await.is("3");
     redis.kill_hard();
     gate.has_said("is away").await;
@@ -172,7 +172,8 @@ async fn where_redis_is_away_and_that_means_refuse_every_request_is_21() {
     redis.start_again().await;
     eventually(PATIENCE, "it heals", async || gate.get_points("bot", "7").await.status == 200).await;
     // In shadow nobody is refused all the same.
-    let gate = limited(&redis, &url).set("cluster.when_away", r#""refuse""#).set("limits.shadow", "true").start().await;
+    let gate =
+        limited(&redis.url(), &url).set("cluster.when_away", r#""refuse""#).set("limits.shadow", "true").start().await;
     redis.kill_hard();
     gate.has_said("is away").await;
     for _ in 0..30 {
@@ -181,26 +182,10 @@ async fn where_redis_is_away_and_that_means_refuse_every_request_is_21() {
 }
 
 #[tokio::test]
-async fn what_redis_holds_of_a_key_goes_away_once_everything_has_come_back_and_its_day_is_over() {
-    let redis = Redis::start(&[]).await;
-    let url = Postgres::shared().database().await;
-    let gate = limited(&redis, &url).set("limits.tiers.standard.daily", "1000").start().await;
-    let left = |key: &str| {
-        let said = redis.ask(&format!("PTTL guildgate:l:{}", gate.key_id(key)));
-        said.trim_start_matches(':').lines().next().unwrap().parse::<i64>().unwrap()
-    };
-    gate.get_points("slow", "7").await.is("3");
-    assert!((1..=2000).contains(&left("slow")), "{}", left("slow"));
-    gate.get_points("bot", "7").await.is("3");
-    let to_midnight = (86_400 - unix_now().rem_euclid(86_400)) * 1000;
-    assert!((left("bot") - to_midnight).abs() < 5000, "{} of {to_midnight}", left("bot"));
-}
-
-#[tokio::test]
 async fn guarantee_6_another_limit_leaves_a_key_what_it_had_up_to_the_new_burst_at_every_node() {
-    let redis = Redis::start(&[]).await;
+    let redis = RedisDatabase::new().await;
     let url = Postgres::shared().database().await;
-    let here = limited(&redis, &url).set("limits.tiers.slow.rate", r#""1/h""#).start().await;
+    let here = limited(&redis.url(), &url).set("limits.tiers.slow.rate", r#""1/h""#).start().await;
     let there = here.node(&url).await;
     for _ in 0..6 {
         here.get_points("slow", "7").await.is("3");
@@ -234,8 +219,34 @@ fn is_refused(redis_url: &str, words: &[&str]) -> World {
     world
 }
 
-#[tokio::test]
-async fn a_redis_that_cannot_be_used_ends_check_and_serve_with_a_plain_message() {
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn check_says_what_all_nodes_let_through_and_a_redis_that_cannot_be_used_ends_it_with_a_plain_message() {
+    let redis = Redis::start(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]).await;
+    let world = World::new(&format!("[cluster]\nredis = \"{}\"\nnodes = 2\nnode = \"edge-1\"\n", redis.url()));
+    let ran = world.run(&["check"]).done();
+    let text = &ran.stdout;
+    for words in [
+        "over all nodes",
+        "at most 40 + 20/s * T in any time T",
+        "burst 20 at 20/s / 2",
+        "answers (version",
+        "noeviction",
+    ] {
+        assert!(text.contains(words), "{words} is not in\n{text}");
+    }
+    // One that answers later than a request waits is told.
+    let redis = RedisDatabase::new().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let port = proxy.port();
+    let says = |timeout: &str| {
+        let world = World::new(&format!("[cluster]\nredis = \"redis://127.0.0.1:{port}\"\ntimeout = {timeout:?}\n"));
+        world.run(&["check"]).done().stdout.contains("is as good as away: it answers after")
+    };
+    proxy.hold(Holds::For(Duration::from_millis(20)));
+    assert!(says("30ms"));
+    proxy.hold(Holds::Nothing);
+    assert!(!says("1s"));
+    // One that cannot be used ends `check` and `serve`.
     is_refused("redsi://:hunter2@127.0.0.1", &["cluster.redis", "no usable Redis URL"]);
     is_refused("redis://:hunter2@127.0.0.1:1", &["127.0.0.1:1", "cannot be used"]);
     let guarded = Redis::start(&["--requirepass", "secret"]).await;
@@ -263,21 +274,4 @@ async fn a_redis_that_cannot_be_used_ends_check_and_serve_with_a_plain_message()
     let url = format!("redis://{}", speaks_tls.local_addr().unwrap());
     std::thread::spawn(move || speaks_tls.incoming().for_each(drop));
     is_refused(&url, &["if it speaks TLS, name it by rediss://"]);
-}
-
-#[tokio::test]
-async fn check_says_what_all_nodes_together_let_through_and_that_redis_answers() {
-    let redis = Redis::start(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]).await;
-    let world = World::new(&format!("[cluster]\nredis = \"{}\"\nnodes = 2\nnode = \"edge-1\"\n", redis.url()));
-    let ran = world.run(&["check"]).done();
-    let text = &ran.stdout;
-    for words in [
-        "over all nodes",
-        "at most 40 + 20/s * T in any time T",
-        "burst 20 at 20/s / 2",
-        "answers (version",
-        "noeviction",
-    ] {
-        assert!(text.contains(words), "{words} is not in\n{text}");
-    }
 }

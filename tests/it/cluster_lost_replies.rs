@@ -92,10 +92,10 @@ impl Seen {
 
 async fn run(seed: u64, limits: &str, when_away: &str, kills: bool) -> Seen {
     let random = &mut Rng::with_seed(seed);
-    let redis = Redis::start(&[]).await;
+    let redis = RedisDatabase::new().await;
     let proxy = Proxy::to(redis.port()).await;
     let config = |port: u16| {
-        let cluster = format!("redis = \"redis://127.0.0.1:{port}\"\nnodes = 2\ntimeout = \"100ms\"");
+        let cluster = format!("redis = {:?}\nnodes = 2\ntimeout = \"100ms\"", redis.url_at(port));
         let toml = format!("[limits.tiers.standard]\n{limits}[cluster]\nwhen_away = {when_away:?}\n{cluster}\n");
         config::load_str(&toml, Path::new("/"), "test").unwrap().config
     };
@@ -145,7 +145,7 @@ const QUICK: &str = "rate = \"20/s\"\nburst = 10\n";
 
 #[tokio::test]
 async fn guarantee_6_with_refuse_nothing_is_let_in_beyond_the_limit_and_a_lost_reply_costs_one_questions_tokens() {
-    for seed in 0..4 {
+    for seed in 0..3 {
         let seen = run(seed, QUICK, "refuse", true).await;
         let let_in = seen.asked.iter().filter(|asked| asked.is_let_in).map(|asked| asked.between);
         let excess = excess(20.0, 10.0, let_in);
@@ -159,8 +159,35 @@ async fn guarantee_6_with_refuse_nothing_is_let_in_beyond_the_limit_and_a_lost_r
 
 #[tokio::test]
 async fn guarantee_6_with_share_no_more_than_the_shares_are_let_in_beyond_the_limit() {
-    for seed in 0..4 {
+    for seed in 0..3 {
         let seen = run(seed, HOURLY, "share", false).await;
         assert!(seen.let_in() <= 300 + 300, "seed {seed}: {} let in", seen.let_in());
+    }
+}
+
+/// The clocks of the nodes are days apart (see [`Node::start`]), and what Redis holds says where its own was before.
+#[tokio::test]
+async fn guarantee_6_a_day_begins_when_it_does_by_redis_clock_and_one_that_is_set_back_begins_none() {
+    let random = &mut Rng::with_seed(1);
+    let redis = RedisDatabase::new().await;
+    let toml = format!(
+        "[limits.tiers.standard]\nrate = \"1000/s\"\nburst = 1000\ndaily = 30\n\
+         [cluster]\nredis = {:?}\nnodes = 2\ntimeout = \"1s\"\nwhen_away = \"refuse\"\n",
+        redis.url()
+    );
+    let config = config::load_str(&toml, Path::new("/"), "test").unwrap().config;
+    let today = unix_now() / 86_400;
+    for (held, room) in [(None, 30), (Some((today, 20)), 10), (Some((today + 1, 30)), 0), (Some((today - 1, 30)), 30)] {
+        redis.ask("DEL guildgate:l:bot");
+        if let Some((day, count)) = held {
+            redis.ask(&format!("HSET guildgate:l:bot day \"{day} {count}\""));
+        }
+        let nodes = [Node::start(&config, random).await, Node::start(&config, random).await];
+        let (begun, mut let_in) = (Instant::now(), 0);
+        for node in nodes.iter().cycle().take(80) {
+            let_in += i32::from(node.ask(Operation::GetPoints, begun).await.is_let_in);
+        }
+        // A question that Redis answers late is charged and lets nobody in.
+        assert!((room - 2..=room).contains(&let_in), "{let_in} of {room} let in where it holds {held:?}");
     }
 }

@@ -20,7 +20,7 @@ fn node(redis_url: &str) -> Builder {
 }
 
 /// Two nodes with names of their own.
-async fn two_nodes(redis: &Redis) -> (TestGateway, TestGateway) {
+async fn two_nodes(redis: &RedisDatabase) -> (TestGateway, TestGateway) {
     let here = node(&redis.url()).start().await;
     let mut there = here.node("").await;
     there.world().edit("gateway.toml", "edge-1", "edge-2");
@@ -47,8 +47,9 @@ async fn says(gate: &TestGateway, code: i32, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn each_node_is_shown_with_its_name_configuration_and_how_far_it_hears_the_others() {
-    let redis = Redis::start(&[]).await;
+async fn each_node_is_shown_and_configurations_and_key_files_that_differ_are_named_by_the_command_the_dashboard_and_a_metric_until_they_agree()
+ {
+    let redis = RedisDatabase::new().await;
     let (here, there) = two_nodes(&redis).await;
     for gate in [&here, &there] {
         says(gate, 0, &["edge-1", "edge-2", "2 nodes", "serving", &format!("Redis at {} (version", redis.url())]).await;
@@ -73,13 +74,6 @@ async fn each_node_is_shown_with_its_name_configuration_and_how_far_it_hears_the
     };
     eventually(PATIENCE, "the API has the same", is_same).await;
     assert_eq!(told["nodes"][1]["pid"], there.process_id());
-}
-
-#[tokio::test]
-async fn configurations_that_differ_are_named_by_the_command_the_dashboard_and_a_metric_until_they_agree() {
-    let redis = Redis::start(&[]).await;
-    let (here, there) = two_nodes(&redis).await;
-    says(&here, 0, &["edge-2"]).await;
     let configurations = async || {
         let text = here.admin().await.with_token("").get("/metrics").await.text;
         let value = text.lines().find_map(|line| line.strip_prefix("guildgate_cluster_configurations "));
@@ -94,6 +88,18 @@ async fn configurations_that_differ_are_named_by_the_command_the_dashboard_and_a
     assert!(page.contains(">edge-2</th><td data-label=\"State\">serving</td>"), "{page}");
     there.reload_with("burst = 999999", "burst = 1000000");
     says(&here, 0, &["edge-2"]).await;
+    // So are key files, until each node has read the same keys.
+    let file = here.world().text("keys.toml");
+    let more = format!("[[key]]\nid = \"more\"\ndigest = {:?}\nguild = {GUILD:?}\n", digest("more"));
+    there.world().write("keys.toml", format!("{file}{more}"));
+    says(&here, 1, &["the key files of the nodes differ"]).await;
+    let counted = async || here.admin().await.with_token("").get("/metrics").await.text;
+    let two = async || counted().await.contains("\nguildgate_cluster_key_files 2");
+    eventually(PATIENCE, "two key files", two).await;
+    let page = here.dashboard().await.get("/").await.text;
+    assert!(page.contains("role=\"alert\">the key files of the nodes differ"), "{page}");
+    here.world().write("keys.toml", format!("# in another order\n{more}{file}"));
+    says(&here, 0, &["edge-1", "edge-2"]).await;
     // What may differ between nodes is no difference.
     there.world().edit("gateway.toml", "[server]", "[log]\naccess = \"access.log\"\n[server]\nhandover = \"h.sock\"");
     let mut there = there;
@@ -107,26 +113,8 @@ async fn configurations_that_differ_are_named_by_the_command_the_dashboard_and_a
 }
 
 #[tokio::test]
-async fn key_files_that_differ_are_named_until_each_node_has_read_the_same_keys() {
-    let redis = Redis::start(&[]).await;
-    let (here, there) = two_nodes(&redis).await;
-    says(&here, 0, &["edge-1", "edge-2"]).await;
-    let file = here.world().text("keys.toml");
-    let more = format!("[[key]]\nid = \"more\"\ndigest = {:?}\nguild = {GUILD:?}\n", digest("more"));
-    there.world().write("keys.toml", format!("{file}{more}"));
-    says(&here, 1, &["the key files of the nodes differ"]).await;
-    let counted = async || here.admin().await.with_token("").get("/metrics").await.text;
-    let two = async || counted().await.contains("\nguildgate_cluster_key_files 2");
-    eventually(PATIENCE, "two key files", two).await;
-    let page = here.dashboard().await.get("/").await.text;
-    assert!(page.contains("role=\"alert\">the key files of the nodes differ"), "{page}");
-    here.world().write("keys.toml", format!("# in another order\n{more}{file}"));
-    says(&here, 0, &["edge-1", "edge-2"]).await;
-}
-
-#[tokio::test]
 async fn the_two_processes_of_a_hand_over_are_shown_without_a_warning() {
-    let redis = Redis::start(&[]).await;
+    let redis = RedisDatabase::new().await;
     let mut here = node(&redis.url()).set("server.handover", r#""handover.sock""#).start().await;
     let request = here.request("getPoints", "bot", "memberID=7");
     let held = HeldBody::begin(&here, Version::Http1, request).await;
@@ -143,7 +131,7 @@ async fn the_two_processes_of_a_hand_over_are_shown_without_a_warning() {
 
 #[tokio::test]
 async fn a_node_that_is_killed_is_named_until_another_takes_its_place() {
-    let redis = Redis::start(&[]).await;
+    let redis = RedisDatabase::new().await;
     let (here, mut there) = two_nodes(&redis).await;
     let serves = async || status(&here).stdout.matches("serving").count() == 2;
     eventually(PATIENCE, "both serve", serves).await;

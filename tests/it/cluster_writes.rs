@@ -10,10 +10,10 @@ use nix::sys::signal::Signal;
 use crate::support::*;
 
 /// A node whose answers stay in memory until something invalidates them.
-fn node(redis: &Redis) -> Builder {
+fn node(redis: &str) -> Builder {
     TestGateway::before_http()
         .set("cache.points.ttl", r#""1h""#)
-        .set("cluster.redis", &format!("{:?}", redis.url()))
+        .set("cluster.redis", &format!("{redis:?}"))
         .set("cluster.nodes", "2")
         // The longest there is, because tests share a machine.
         .set("cluster.timeout", r#""1s""#)
@@ -48,10 +48,10 @@ async fn metric(gate: &TestGateway, name: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn guarantee_2_a_write_at_one_node_ends_what_the_others_have_in_memory() {
-    let redis = Redis::start(&[]).await;
-    let (here, there) = two_nodes(node(&redis).admin()).await;
-    for n in 1..=10 {
+async fn guarantee_2_a_write_or_purge_at_one_node_ends_what_the_others_have_in_memory() {
+    let redis = RedisDatabase::new().await;
+    let (here, there) = two_nodes(node(&redis.url()).admin()).await;
+    for n in 1..=5 {
         for (writer, reader) in [(&here, &there), (&there, &here)] {
             has_in_memory(reader).await;
             let points = if std::ptr::eq(writer, &here) { n } else { -n };
@@ -73,6 +73,33 @@ async fn guarantee_2_a_write_at_one_node_ends_what_the_others_have_in_memory() {
         all.filter(|name| name.starts_with("guildgate_bus_")).collect()
     };
     assert_eq!(names(page), names(&served), "docs/cluster.md names all metrics");
+    // A purge reaches the others too.
+    let admin = here.admin().await;
+    for (purge, points) in [
+        (r#"{"member":"7"}"#.to_owned(), 24),
+        (format!(r#"{{"guild":"{GUILD}"}}"#), 25),
+        (format!(r#"{{"guild":"{GUILD}","member":"7"}}"#), 26),
+        ("{}".to_owned(), 27),
+    ] {
+        has_in_memory(&there).await;
+        here.origin().put_points("7", points);
+        admin.post("/api/cache/purge", &purge).await.is(204);
+        let is_purged = async || there.get_points("bot", "7").await.body == points.to_string();
+        eventually(SECOND_AND_SLACK, &purge, is_purged).await;
+    }
+    // After a write of unknown outcome no node keeps its member's answers.
+    has_in_memory(&there).await;
+    has_in_memory_of(&there, "8").await;
+    here.origin().next("setPoints", Act::Cut(Cut::BeforeHeader));
+    here.set_points("bot", "7", 5).await.is_refused(502, NO_ANSWER);
+    let is_seen = async || there.get_points("bot", "7").await.body == "5";
+    eventually(SECOND_AND_SLACK, "the write is seen", is_seen).await;
+    for gate in [&here, &there] {
+        for _ in 0..5 {
+            gate.get_points("bot", "7").await.is("5").is_miss();
+        }
+    }
+    there.get_points("bot", "8").await.is_hit();
 }
 
 /// Sends reads one after the other until it is done; how many there were, and what each answered but 200.
@@ -99,7 +126,7 @@ async fn a_fail_over_by_sentinel_fails_no_read_and_the_nodes_hear_each_other_by_
     let known = async || sentinel.ask("SENTINEL replicas m").matches("master-link-status\r\n$2\r\nok").count() == 2;
     eventually(PATIENCE, "the replicas are known", known).await;
     let url = format!("\"{}/0?master=m\"", sentinel.url().replace("redis://", "redis-sentinel://"));
-    let (here, there) = two_nodes(node(&primary).set("cluster.redis", &url).set("cluster.replicas", "1")).await;
+    let (here, there) = two_nodes(node(&primary.url()).set("cluster.redis", &url).set("cluster.replicas", "1")).await;
     writes(&here, 5).await;
     has_in_memory(&there).await;
     let is_done = AtomicBool::new(false);
@@ -124,8 +151,8 @@ async fn a_fail_over_by_sentinel_fails_no_read_and_the_nodes_hear_each_other_by_
 
 #[tokio::test]
 async fn guarantee_2_a_node_that_stood_still_gives_nothing_that_is_older_than_a_second() {
-    let redis = Redis::start(&[]).await;
-    let (here, mut there) = two_nodes(node(&redis)).await;
+    let redis = RedisDatabase::new().await;
+    let (here, mut there) = two_nodes(node(&redis.url())).await;
     has_in_memory(&there).await;
     let mut kept = there.connect().await;
     let read = there.request("getPoints", "bot", "memberID=7");
@@ -149,20 +176,33 @@ async fn guarantee_2_a_node_that_stood_still_gives_nothing_that_is_older_than_a_
 }
 
 #[tokio::test]
-async fn guarantee_2_when_a_node_is_killed_the_others_keep_nothing_for_as_long_as_its_last_write_takes() {
+async fn guarantee_2_when_a_node_ends_amid_a_write_the_others_keep_nothing_for_as_long_as_that_takes() {
     let timeout = Duration::from_secs(3);
-    let redis = Redis::start(&[]).await;
-    let (here, mut there) = two_nodes(node(&redis).set("origin.timeout", r#""3s""#)).await;
+    let redis = RedisDatabase::new().await;
+    let builder = node(&redis.url()).set("origin.timeout", r#""3s""#).set("server.drain_timeout", r#""500ms""#);
+    let (here, mut there) = two_nodes(builder).await;
+    // One that stops with a write under way ...
+    has_in_memory(&here).await;
+    here.origin().next("setPoints", Act::Stall);
+    let writer = there.connect_and_send(there.request("setPoints", "bot", "memberID=7&amount=4")).await;
+    here.origin().has_been_asked("setPoints", 1).await;
+    there.restart().await;
+    let is_noticed = async || !here.get_points("bot", "7").await.was_hit();
+    eventually(PATIENCE, "it is noticed", is_noticed).await;
+    drop(writer);
+    here.origin().put_points("7", 4);
+    here.get_points("bot", "7").await.is("4").is_miss();
+    // ... and one that is killed.
     has_in_memory(&here).await;
     here.origin().next("setPoints", Act::Stall);
     let _writer = there.connect_and_send(there.request("setPoints", "bot", "memberID=7&amount=5")).await;
-    here.origin().has_been_asked("setPoints", 1).await;
+    here.origin().has_been_asked("setPoints", 2).await;
     let killed = Instant::now();
     there.process().kill_hard();
     let is_noticed = async || !here.get_points("bot", "7").await.was_hit();
     eventually(PATIENCE, "it is noticed", is_noticed).await;
     assert!(killed.elapsed() < SECOND_AND_SLACK, "{:?}", killed.elapsed());
-    here.get_points("bot", "7").await.is("3").is_miss();
+    here.get_points("bot", "7").await.is("4").is_miss();
     here.origin().put_points("7", 5); // the write of the killed node
     while killed.elapsed() < timeout {
         here.get_points("bot", "7").await.is("5").is_miss();
@@ -171,49 +211,10 @@ async fn guarantee_2_when_a_node_is_killed_the_others_keep_nothing_for_as_long_a
 }
 
 #[tokio::test]
-async fn guarantee_2_after_a_write_of_unknown_outcome_no_node_keeps_its_members_answers() {
-    let redis = Redis::start(&[]).await;
-    let (here, there) = two_nodes(node(&redis)).await;
-    for member in ["7", "8"] {
-        let is_kept = async || there.get_points("bot", member).await.was_hit();
-        eventually(PATIENCE, "it is in memory", is_kept).await;
-    }
-    here.origin().next("setPoints", Act::Cut(Cut::BeforeHeader));
-    here.set_points("bot", "7", 5).await.is_refused(502, NO_ANSWER);
-    let is_seen = async || there.get_points("bot", "7").await.body == "5";
-    eventually(SECOND_AND_SLACK, "the write is seen", is_seen).await;
-    for gate in [&here, &there] {
-        for _ in 0..5 {
-            gate.get_points("bot", "7").await.is("5").is_miss();
-        }
-    }
-    there.get_points("bot", "8").await.is_hit();
-}
-
-#[tokio::test]
-async fn a_purge_at_one_node_reaches_the_others() {
-    let redis = Redis::start(&[]).await;
-    let (here, there) = two_nodes(node(&redis).admin()).await;
-    let admin = here.admin().await;
-    for (purge, points) in [
-        (r#"{"member":"7"}"#.to_owned(), 4),
-        (format!(r#"{{"guild":"{GUILD}"}}"#), 5),
-        (format!(r#"{{"guild":"{GUILD}","member":"7"}}"#), 6),
-        ("{}".to_owned(), 7),
-    ] {
-        has_in_memory(&there).await;
-        here.origin().put_points("7", points);
-        admin.post("/api/cache/purge", &purge).await.is(204);
-        let is_purged = async || there.get_points("bot", "7").await.body == points.to_string();
-        eventually(SECOND_AND_SLACK, &purge, is_purged).await;
-    }
-}
-
-#[tokio::test]
 async fn a_guild_that_the_bot_leaves_is_left_at_every_node() {
-    let redis = Redis::start(&[]).await;
+    let redis = RedisDatabase::new().await;
     let url = Postgres::shared().database().await;
-    let here = node(&redis).keys_in_store().store(&url).start().await;
+    let here = node(&redis.url()).keys_in_store().store(&url).start().await;
     let there = here.node(&url).await;
     for gate in [&here, &there] {
         has_in_memory(gate).await;
@@ -227,9 +228,9 @@ async fn a_guild_that_the_bot_leaves_is_left_at_every_node() {
 
 #[tokio::test]
 async fn a_guild_that_one_nodes_own_store_says_is_left_is_out_of_the_others_memory() {
-    let redis = Redis::start(&[]).await;
+    let redis = RedisDatabase::new().await;
     // With `daily`, each node has a store of its own beside the key file.
-    let (here, there) = two_nodes(node(&redis).set("limits.tiers.standard.daily", "1000000")).await;
+    let (here, there) = two_nodes(node(&redis.url()).set("limits.tiers.standard.daily", "1000000")).await;
     here.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
     has_in_memory(&there).await;
     here.origin().put_points("7", 8);
@@ -247,7 +248,7 @@ fn world(redis: &str, more: &str) -> World {
 }
 
 #[tokio::test]
-async fn the_rights_that_the_page_names_are_enough_and_a_missing_one_ends_check_and_serve() {
+async fn the_rights_that_the_page_names_are_enough_and_a_missing_right_or_replica_ends_check_and_serve() {
     let rights = Redis::documented_rights();
     let (_redis, url) = Redis::with_rights(&rights).await;
     let allowed = world(&url, "nodes = 2\n");
@@ -260,7 +261,7 @@ async fn the_rights_that_the_page_names_are_enough_and_a_missing_one_ends_check_
     assert_eq!(process.exit().await, Some(0), "{}", process.stderr());
 
     let (_redis, url) = Redis::with_rights(&rights.replace("+xadd", "")).await;
-    let world = world(&url, "");
+    let world = self::world(&url, "");
     let checked = world.run(&["check"]).failed(2).names(&["cluster.redis", "lacks rights", "xadd"]);
     let mut process = world.serve(&[]);
     assert_eq!(process.exit().await, Some(2), "{}", process.stderr());
@@ -268,17 +269,9 @@ async fn the_rights_that_the_page_names_are_enough_and_a_missing_one_ends_check_
     for said in [format!("{checked:?}"), process.stderr()] {
         assert!(!said.contains("hunter2"), "{said}");
     }
-}
-
-async fn replica_of(primary: &Redis) -> Redis {
-    let port = primary.port().to_string();
-    Redis::start(&["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"]).await
-}
-
-#[tokio::test]
-async fn a_start_waits_five_seconds_for_the_replicas_that_must_have_a_notice() {
+    // A start waits five seconds for the replicas that must have a notice.
     let redis = Redis::start(&["--repl-diskless-sync-delay", "0"]).await;
-    let world = world(&redis.url(), "replicas = 1\n");
+    let world = self::world(&redis.url(), "replicas = 1\n");
     world.run(&["check"]).failed(2).names(&["cluster.redis", "only 0 of 1 replicas"]);
     let begin = Instant::now();
     let mut process = world.serve(&[]);
@@ -290,28 +283,16 @@ async fn a_start_waits_five_seconds_for_the_replicas_that_must_have_a_notice() {
     process.ready().await;
 }
 
-#[tokio::test]
-async fn guarantee_2_a_node_that_stops_with_a_write_under_way_is_taken_for_one_that_ended_without_a_word() {
-    let redis = Redis::start(&[]).await;
-    let builder = node(&redis).set("origin.timeout", r#""5s""#).set("server.drain_timeout", r#""500ms""#);
-    let (here, mut there) = two_nodes(builder).await;
-    has_in_memory(&here).await;
-    here.origin().next("setPoints", Act::Stall);
-    let _writer = there.connect_and_send(there.request("setPoints", "bot", "memberID=7&amount=5")).await;
-    here.origin().has_been_asked("setPoints", 1).await;
-    there.process().signal(Signal::SIGTERM);
-    there.process().exit().await;
-    let is_noticed = async || !here.get_points("bot", "7").await.was_hit();
-    eventually(PATIENCE, "it is noticed", is_noticed).await;
-    here.origin().put_points("7", 5);
-    here.get_points("bot", "7").await.is("5").is_miss();
+async fn replica_of(primary: &Redis) -> Redis {
+    let port = primary.port().to_string();
+    Redis::start(&["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"]).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn guarantee_2_a_node_that_was_cut_off_hears_of_a_write_of_unknown_outcome_when_it_is_back() {
-    let redis = Redis::start(&[]).await;
+    let redis = RedisDatabase::new().await;
     let proxy = Proxy::to(redis.port()).await;
-    let (here, mut there) = two_nodes(node(&redis)).await;
+    let (here, mut there) = two_nodes(node(&redis.url())).await;
     there.world().edit("gateway.toml", &redis.port().to_string(), &proxy.port().to_string());
     there.restart().await;
     has_in_memory(&there).await;
@@ -329,8 +310,8 @@ async fn guarantee_2_a_node_that_was_cut_off_hears_of_a_write_of_unknown_outcome
 
 #[tokio::test]
 async fn guarantee_2_a_hand_over_passes_on_the_writes_of_unknown_outcome_of_every_node() {
-    let redis = Redis::start(&[]).await;
-    let builder = node(&redis).set("server.handover", r#""handover.sock""#).points("9", 3);
+    let redis = RedisDatabase::new().await;
+    let builder = node(&redis.url()).set("server.handover", r#""handover.sock""#).points("9", 3);
     let (mut here, there) = two_nodes(builder).await;
     has_in_memory(&here).await;
     for (gate, member) in [(&there, "7"), (&here, "9")] {
@@ -350,7 +331,7 @@ async fn guarantee_2_a_hand_over_passes_on_the_writes_of_unknown_outcome_of_ever
 #[tokio::test]
 async fn guarantee_3_while_the_others_are_not_heard_the_origin_has_one_question_of_a_key_at_a_time() {
     let mut redis = Redis::start(&[]).await;
-    let (here, _there) = two_nodes(node(&redis).set("origin.queue_timeout", r#""30s""#)).await;
+    let (here, _there) = two_nodes(node(&redis.url()).set("origin.queue_timeout", r#""30s""#)).await;
     redis.kill_hard();
     here.has_said("the bus is away").await;
     let hold = Gate::shut();

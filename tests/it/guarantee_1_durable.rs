@@ -3,8 +3,9 @@
 
 use crate::support::*;
 
-async fn a_server_sees_what_a_command_changes_within_a_second(kind: Kind) {
-    let gate = TestGateway::on(kind).key("bot").points("7", 3).start().await;
+#[tokio::test]
+async fn a_server_sees_what_a_command_changes_within_a_second() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).start().await;
     gate.get_points("bot", "7").await.is("3");
     gate.get_points("bot", "7").await.is("3").is_hit();
     gate.run(&["member", "set", "--guild", GUILD, "--member", "7", "--points", "10"]).done();
@@ -26,10 +27,6 @@ async fn a_server_sees_what_a_command_changes_within_a_second(kind: Kind) {
         gate.get_reviews("bot", "7").await.body.contains("★): t")
     })
     .await;
-}
-
-async fn a_server_sees_a_new_key_and_guild_within_a_second(kind: Kind) {
-    let gate = TestGateway::on(kind).key("bot").start().await;
     gate.run(&["guild", "add", "555", "--name", "New"]).done();
     let key = gate.run(&["key", "create", "--guild", "555"]).done().stdout.trim_end().to_owned();
     let request = Request::post("/getPoints", "memberID=7").key(&key);
@@ -37,8 +34,9 @@ async fn a_server_sees_a_new_key_and_guild_within_a_second(kind: Kind) {
     gate.send(&request).await.is("0");
 }
 
-async fn two_servers_writing_at_once_lose_nothing(kind: Kind) {
-    let gate = TestGateway::on(kind).key("bot").start().await;
+#[tokio::test]
+async fn two_servers_writing_at_once_lose_nothing() {
+    let gate = TestGateway::builder().key("bot").start().await;
     let mut other = gate.world().serve(&[]);
     let addresses = [gate.address(), other.ready().await];
     let mut tasks = Vec::new();
@@ -63,9 +61,3 @@ async fn two_servers_writing_at_once_lose_nothing(kind: Kind) {
         connection.ask(&gate.request("getPoints", "bot", &format!("memberID={member}"))).await.is("20");
     }
 }
-
-on_both_stores!(
-    a_server_sees_what_a_command_changes_within_a_second,
-    a_server_sees_a_new_key_and_guild_within_a_second,
-    two_servers_writing_at_once_lose_nothing,
-);

@@ -13,8 +13,8 @@ use fastrand::Rng;
 use crate::support::*;
 
 /// Rounds where nobody says how many. PostgreSQL takes a second or two to recover.
-const ROUNDS_ON_A_FILE: u64 = 40;
-const ROUNDS_ON_POSTGRESQL: u64 = 12;
+const ROUNDS_ON_A_FILE: u64 = 20;
+const ROUNDS_ON_POSTGRESQL: u64 = 6;
 
 /// Callers at once, each with a member of its own besides those that all write to.
 const CALLERS: u64 = 8;

@@ -86,7 +86,7 @@ fn tells_of_the_cache(hits: usize) {
 #[tokio::test]
 async fn guarantee_2_histories_on_the_builtin_backend_are_linearizable() {
     let mut hits = 0;
-    for seed in 0..4 {
+    for seed in 0..2 {
         hits += histories_are_linearizable(TestGateway::builder().key("bot").start().await, seed).await;
     }
     tells_of_the_cache(hits);
@@ -95,7 +95,7 @@ async fn guarantee_2_histories_on_the_builtin_backend_are_linearizable() {
 #[tokio::test]
 async fn guarantee_2_histories_with_answers_that_expire_all_the_time_are_linearizable() {
     let mut hits = 0;
-    for seed in 10..12 {
+    for seed in 10..11 {
         let gate = TestGateway::before_http()
             .key("bot")
             .set("cache.points.ttl", r#""100ms""#)
@@ -112,7 +112,7 @@ async fn guarantee_2_histories_with_answers_that_expire_all_the_time_are_lineari
 #[tokio::test]
 async fn guarantee_2_histories_of_two_learned_keys_of_one_guild_are_linearizable() {
     let mut hits = 0;
-    for seed in 20..26 {
+    for seed in 20..22 {
         let gate = TestGateway::before_http().key("bot").key("other").keys_at_the_origin().seed(seed).start().await;
         gate.origin().always(Act::Jitter(6));
         hits += histories_of_keys_are_linearizable(&gate, &["bot", "other"], seed).await;

@@ -41,22 +41,6 @@ async fn a_key_that_is_taken_out_of_its_file_stops_at_the_one_that_drains_too() 
 }
 
 #[tokio::test]
-async fn where_the_old_one_is_stopped_amid_it_the_new_one_serves() {
-    let mut gate = gate(Kind::Builtin).start().await;
-    let ask = gate.request("getPoints", "bot", "memberID=7");
-    let folder = std::fs::File::open(gate.world().path("")).unwrap();
-    folder.lock().unwrap(); // as a store's opening does, so that the new one waits there
-    let mut next = gate.world().serve(&[]);
-    gate.has_said("asks to take over").await;
-    gate.process().signal(Signal::SIGTERM);
-    assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
-    let mut early = gate.connect_and_send(ask.bytes()).await;
-    folder.unlock().unwrap();
-    assert_eq!(next.ready().await, gate.address());
-    early.answer().await.is("3");
-}
-
-#[tokio::test]
 async fn one_that_cannot_open_its_listeners_takes_nothing_over() {
     for replaced in [false, true] {
         let gate = gate(Kind::Builtin).set("server.listen", r#"["127.0.0.1:0", "unix:u.sock"]"#).start().await;
@@ -82,16 +66,26 @@ async fn one_that_cannot_open_its_listeners_takes_nothing_over() {
 }
 
 #[tokio::test]
-async fn one_that_is_stopped_while_its_store_opens_ends_at_once_and_takes_nothing() {
-    let gate = gate(Kind::Builtin).start().await;
+async fn one_that_is_stopped_while_the_new_ones_store_opens_ends_at_once_and_the_other_serves() {
+    let mut gate = gate(Kind::Builtin).start().await;
     let folder = std::fs::File::open(gate.world().path("")).unwrap();
-    folder.lock().unwrap();
+    folder.lock().unwrap(); // as a store's opening does, so that the new one waits there
     let mut next = gate.world().serve(&[]);
     gate.has_said("asks to take over").await;
     next.signal(Signal::SIGTERM);
     assert_eq!(next.exit().await, Some(0), "{}", next.stderr());
+    gate.has_said("goes on as before").await;
     gate.get_points("bot", "7").await.is("3");
+    let ask = gate.request("getPoints", "bot", "memberID=7");
+    let mut next = gate.world().serve(&[]);
+    let asks = async || gate.stderr().matches("asks to take over").count() == 2;
+    eventually(PATIENCE, "it asks", asks).await;
+    gate.process().signal(Signal::SIGTERM);
+    assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
+    let mut early = gate.connect_and_send(ask.bytes()).await;
     folder.unlock().unwrap();
+    assert_eq!(next.ready().await, gate.address());
+    early.answer().await.is("3");
 }
 
 #[tokio::test]
@@ -115,7 +109,7 @@ async fn one_whose_stderr_nobody_reads_takes_over_and_hands_over() {
 #[tokio::test]
 async fn one_that_is_stopped_once_it_accepts_takes_over_before_it_ends() {
     let mut gate = gate(Kind::Http).start().await;
-    for _ in 0..5 {
+    for _ in 0..2 {
         let mut next = gate.world().serve(&[]);
         next.ready().await;
         next.signal(Signal::SIGTERM);

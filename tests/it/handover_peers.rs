@@ -156,6 +156,12 @@ impl PlayedPredecessor {
         (next, peer)
     }
 
+    /// Listens again, after a server took its place.
+    fn is_there_again(&mut self) {
+        self.handover = HandoverListener::prepare(&self.gate.0.path("handover.sock")).unwrap();
+        self.handover.publish().unwrap();
+    }
+
     async fn get(&self, member: &str) -> Answer {
         let mut connection = Connection::to(self.listener.local_addr().unwrap()).await;
         connection.ask(&Request::post("/getPoints", format!("memberID={member}")).key(&self.gate.1["bot"])).await
@@ -186,9 +192,9 @@ async fn one_that_is_refused_or_gets_no_answer_ends_with_the_reason() {
 }
 
 #[tokio::test]
-async fn nothing_is_kept_until_the_old_one_is_done_and_its_writes_are_settled() {
-    let played = PlayedPredecessor::new(Kind::Http).await;
-    let (next, peer) = played.give_place().await;
+async fn nothing_is_kept_until_the_old_one_is_done_and_its_writes_are_settled_or_it_ended_a_while_ago() {
+    let mut played = PlayedPredecessor::new(Kind::Http).await;
+    let (mut next, peer) = played.give_place().await;
     for _ in 0..3 {
         played.get("7").await.is("3").is_miss();
     }
@@ -198,11 +204,9 @@ async fn nothing_is_kept_until_the_old_one_is_done_and_its_writes_are_settled() 
         played.get("7").await.is("3").is_miss();
     }
     played.is_kept("7").await;
-}
-
-#[tokio::test]
-async fn where_the_old_one_ends_without_a_word_of_its_writes_nothing_is_kept_for_a_while() {
-    let mut played = PlayedPredecessor::new(Kind::Http).await;
+    next.kill_hard();
+    played.is_there_again();
+    // One that ends without a word of its writes.
     for accepts in [false, true] {
         let (mut next, peer) = if accepts { played.give_place().await } else { played.give_way().await };
         drop(peer);
@@ -212,8 +216,6 @@ async fn where_the_old_one_ends_without_a_word_of_its_writes_nothing_is_kept_for
         }
         played.is_kept("7").await;
         next.kill_hard();
-        let path = played.gate.0.path("handover.sock");
-        played.handover = HandoverListener::prepare(&path).unwrap();
-        played.handover.publish().unwrap();
+        played.is_there_again();
     }
 }

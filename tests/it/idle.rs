@@ -26,8 +26,9 @@ async fn is_idle(gate: &TestGateway) {
     panic!("never fewer than {MOST} wake-ups in a second; in the last one: {last:?}");
 }
 
-async fn an_idle_server_is_woken_a_few_times_a_second_and_writes_its_logs_when_it_is_asked(kind: Kind) {
-    let builder = TestGateway::on(kind).key("bot").points("7", 3).admin();
+#[tokio::test]
+async fn an_idle_server_is_woken_a_few_times_a_second_and_writes_its_logs_when_it_is_asked() {
+    let builder = TestGateway::before_http().keys_in_store().key("bot").points("7", 3).admin();
     let builder = builder.set("log.access", r#""access.log""#).set("log.decisions", r#""decisions.rec""#);
     let gate = builder.set("log.audit", r#""audit.log""#).set("server.handover", r#""handover.sock""#).start().await;
     let mut kept = gate.connect().await;
@@ -44,8 +45,6 @@ async fn an_idle_server_is_woken_a_few_times_a_second_and_writes_its_logs_when_i
     eventually(PATIENCE, "a second block", || async { size() > before }).await;
     is_idle(&gate).await;
 }
-
-on_both_origins!(an_idle_server_is_woken_a_few_times_a_second_and_writes_its_logs_when_it_is_asked);
 
 /// As Kubernetes does with a mounted ConfigMap.
 #[tokio::test]

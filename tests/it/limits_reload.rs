@@ -94,7 +94,7 @@ fn everywhere() -> [(&'static str, Builder); 5] {
 
 #[tokio::test]
 async fn a_burst_that_is_lowered_and_raised_again_is_no_second_one_for_a_key() {
-    for (what, builder) in everywhere() {
+    futures_util::future::join_all(everywhere().map(async |(what, builder)| {
         let gate = builder.start().await;
         for _ in 0..3 {
             gate.get_points("bot", "7").await.is("3");
@@ -115,5 +115,6 @@ async fn a_burst_that_is_lowered_and_raised_again_is_no_second_one_for_a_key() {
             gate.run(&["key", "set", &gate.key_id("bot"), "--tier", tier]).done();
             is_in_force(&format!("\"{tier}\"")).await;
         }
-    }
+    }))
+    .await;
 }

@@ -7,7 +7,18 @@ const OPEN: &str = "limits.shadow is true: no request is refused for a limit, ea
 
 #[tokio::test]
 async fn shadow_is_told_by_the_log_the_metrics_and_every_page_while_it_is_in_force() {
-    let gate = TestGateway::builder().key("bot").admin().set("limits.shadow", "true").start().await;
+    let gate = TestGateway::builder()
+        .key("bot")
+        .key_of_tier("slow", "slow")
+        .admin()
+        .set("limits.shadow", "true")
+        .set("limits.tiers.slow.burst", "2")
+        .set("limits.tiers.slow.rate", r#""1/h""#)
+        .set("limits.tiers.slow.daily", "1")
+        .set("limits.strangers.burst", "1")
+        .set("limits.strangers.rate", r#""1/h""#)
+        .start()
+        .await;
     let (admin, dashboard) = (gate.admin().await, gate.dashboard().await);
     let warned = || gate.stderr().lines().filter(|line| line.contains("WARN") && line.contains(OPEN)).count();
     let reloads = || gate.stderr().matches("configuration reloaded").count();
@@ -23,6 +34,20 @@ async fn shadow_is_told_by_the_log_the_metrics_and_every_page_while_it_is_in_for
     };
     assert_eq!(warned(), 1);
     is_shown(true).await;
+    for _ in 0..5 {
+        gate.get_points("slow", "7").await.is("0");
+    }
+    for _ in 0..5 {
+        gate.send(&Request::post("/getPoints", "memberID=7").key("stranger")).await.is_refused(401, INCORRECT_KEY);
+    }
+    let counted = gate.admin().await.with_token("").get("/metrics").await.text;
+    for sample in [
+        "guildgate_over_address_limit_total 4\n",
+        "guildgate_over_limit_total{tier=\"slow\",limit=\"daily\"} 4\n",
+        "guildgate_limits_shadow 1",
+    ] {
+        assert!(counted.contains(sample), "{sample}{counted}");
+    }
     for (from, to, in_force) in [
         ("shadow = true", "shadow = true # still", true),
         ("shadow = true # still", "shadow = false", false),

@@ -10,7 +10,6 @@ mod support;
 mod wire_builtin;
 mod wire_cors;
 mod wire_headers;
-mod wire_order;
 mod wire_parameters;
 mod wire_refusals;
 mod wire_trace;
@@ -107,7 +106,6 @@ mod trusted_proxies;
 mod unsent;
 
 mod cluster_bad_redis;
-mod cluster_clocks;
 mod cluster_days;
 mod cluster_haproxy;
 mod cluster_histories;

@@ -121,7 +121,7 @@ async fn a_file_that_is_removed_is_told_once_and_taken_up_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_key_file_changed_in_place_is_noticed_though_its_length_and_time_are_those_of_before() {
+async fn a_key_file_changed_in_place_is_noticed_whatever_its_length_and_time_and_a_new_one_that_is_empty_is_read() {
     let gate = two_keys().start().await;
     gate.get_points("goes", "7").await.is("3");
     let path = gate.world().path("keys.toml");
@@ -133,11 +133,6 @@ async fn a_key_file_changed_in_place_is_noticed_though_its_length_and_time_are_t
     std::fs::File::options().write(true).open(&path).unwrap().set_modified(before).unwrap();
     is_refused_soon(&gate, "goes").await;
     gate.get_points("stays", "7").await.is("3");
-}
-
-#[tokio::test]
-async fn a_new_key_file_that_is_empty_is_read_at_sighup_and_the_log_says_so() {
-    let gate = two_keys().start().await;
     gate.world().write("other.toml", "");
     gate.reload_with("keys.toml", "other.toml");
     gate.has_said("the key file holds no key").await;

@@ -25,11 +25,8 @@ async fn behind_a_trusted_proxy_each_client_has_a_budget_of_its_own() {
         others += usize::from(gate.send(&wrong_key(&format!("198.51.100.{n}"))).await.code() == Some(2));
     }
     assert!(others > 0);
-}
-
-#[tokio::test]
-async fn a_client_that_is_no_trusted_proxy_cannot_choose_who_pays() {
-    let gate = gate().start().await;
+    // A client that is no trusted proxy cannot choose who pays.
+    let gate = self::gate().start().await;
     for n in 1..3 {
         gate.send(&wrong_key(&format!("203.0.113.{n}"))).await.is_refused(401, INCORRECT);
     }

@@ -2,6 +2,55 @@
 
 use super::*;
 
+/// A change of a key or of its guild, in words, and what a write, a read and a read with bad parameters come to after it.
+type ChangeWhileTheBodyComes = (&'static str, [Result<&'static str, Fault>; 3]);
+
+#[tokio::test]
+async fn what_is_changed_of_a_key_while_a_body_comes_counts_when_it_has_come() {
+    let (revoked, departed) = (Fault::IncorrectKey, Fault::GuildDeparted);
+    let narrowed = Fault::NotAllowed(Operation::SetPoints);
+    let bad = Fault::MemberNotInteger;
+    let rows: [ChangeWhileTheBodyComes; 4] = [
+        ("revoked", [Err(revoked), Err(revoked), Err(revoked)]),
+        ("expired", [Err(revoked), Err(revoked), Err(revoked)]),
+        ("narrowed", [Err(narrowed), Ok("3"), Err(bad)]),
+        ("departed", [Err(departed), Err(departed), Err(bad)]),
+    ];
+    for (change, outcomes) in rows {
+        let requests = [
+            (&b"/setPoints"[..], &b"memberID=7&amount=5"[..]),
+            (b"/getPoints", b"memberID=7"),
+            (b"/getPoints", b"memberID=x"),
+        ];
+        for ((path, body), outcome) in requests.into_iter().zip(outcomes) {
+            let w = TestGateway::new(PLENTY).await;
+            w.store.set_member(&w.guild(), seven(), None, Some(3)).await.unwrap();
+            assert_eq!(text(&w.ask("getPoints", "k3", "memberID=7").await), "3", "it is in memory");
+            match change {
+                "revoked" => w.store.revoke_key("k3").await.unwrap(),
+                "narrowed" => {
+                    let narrow = KeyChange { scope: Some(Scope::Read), ..KeyChange::default() };
+                    w.store.set_key("k3", narrow).await.unwrap();
+                }
+                "departed" => drop(w.store.set_guild(&w.guild(), None, Some(true)).await.unwrap()),
+                _ => {}
+            }
+            let mut list = Some(w.gateway.state_full().keys.list().await.unwrap());
+            let mut body = After(body, || match change {
+                "expired" => w.gateway.clock().set_unix(2000),
+                _ => w.gateway.replace_state(None, NewKeys::Listed(list.take().unwrap())),
+            });
+            let header = RequestHeader { path, authorization: Some(b"k3"), ..header() };
+            let state = w.gateway.state().clone();
+            let reply = w.gateway.handle(&state, &w.begun(&header), &mut body).await;
+            let told = reply.answer.as_deref().map_err(|fault| *fault);
+            assert_eq!(told, outcome, "{change}: {}", String::from_utf8_lossy(path));
+            let points = w.store.member(&w.guild(), seven()).await.unwrap().unwrap().points;
+            assert_eq!(points, 3, "{change}: nothing was written");
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_last_use_of_a_rotated_key_is_that_of_whichever_secret_was_used() {
     let w = TestGateway::new(PLENTY).await;

@@ -43,3 +43,17 @@ async fn strangers_are_held_to_their_budget_and_a_known_key_is_not() {
     assert!(refused.details.levels.is_none(), "no key, no RateLimit");
     assert!(w.ask("getPoints", "k1", "memberID=7").await.answer.is_ok());
 }
+
+#[tokio::test]
+async fn a_request_is_charged_once_by_its_header_whatever_comes_of_its_body() {
+    let w = TestGateway::new("limits.tiers.standard = { rate = \"1/h\", burst = 3 }").await;
+    let state = w.gateway.state().clone();
+    for body in ["memberID=7&amount=5", "memberID=7&amount=6", "nonsense"] {
+        let mut body = After(body.as_bytes(), || w.advance(1));
+        let header = RequestHeader { path: b"/setPoints", ..header() };
+        let reply = w.gateway.handle(&state, &w.begun(&header), &mut body).await;
+        assert!(!matches!(reply.answer, Err(Fault::TooManyRequests { .. })));
+    }
+    let refused = w.ask("getPoints", "k1", "memberID=7").await.answer.unwrap_err();
+    assert!(matches!(refused, Fault::TooManyRequests { .. }), "{refused:?}");
+}

@@ -64,12 +64,6 @@ impl TestGateway {
         code
     }
 
-    /// As [`TestGateway::restart`], through this command from now on.
-    pub async fn restart_through(&mut self, launcher: &[&str]) {
-        self.world.launched_by(launcher);
-        self.restart().await;
-    }
-
     /// Another process takes over on the same world. The one before, which drains.
     pub async fn replace(&mut self) -> Process {
         self.replace_by(self.world.serve(&[])).await

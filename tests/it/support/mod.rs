@@ -54,7 +54,7 @@ pub use postgres::Postgres;
 pub use preload::preload;
 pub use process::Process;
 pub use proxy::{Holds, Proxy};
-pub use redis::Redis;
+pub use redis::{Redis, RedisDatabase};
 pub use slow::{Slow, SlowClients};
 pub use tcp::TcpEntry;
 pub use tls::{Identity, TlsClient, shown};
@@ -73,14 +73,6 @@ macro_rules! on_both_origins {
 macro_rules! on_both_stores {
     ($($test:ident),+ $(,)?) => {
         tests_on!(sqlite: Builtin, $($test),+);
-        tests_on!(postgres: Postgres, $($test),+);
-    };
-}
-
-/// As the two above together.
-macro_rules! on_every_origin {
-    ($($test:ident),+ $(,)?) => {
-        on_both_origins!($($test),+);
         tests_on!(postgres: Postgres, $($test),+);
     };
 }

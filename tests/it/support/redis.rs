@@ -1,26 +1,70 @@
-//! Debian's Redis, started by a test in a folder of its own on a port that is free.
+//! Debian's Redis, on a port that is free: one server for the test process, of which each test has a database of its own, or
+//! one that a test starts for itself, in a folder of its own, because it kills, stalls or configures it.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
+use tokio::sync::OnceCell;
 
 use super::{PATIENCE, eventually};
 
 /// Ends the server with the test process, whatever that dies of.
 const WATCH: &str = r#""$@" >/dev/null 2>&1 & read -r _; kill -9 $!"#;
 
-/// A server, running until this is dropped or the test process ends.
+/// Databases of the shared server: more than there are tests.
+const DATABASES: u32 = 1000;
+
+/// A database of the server that the tests of this process share.
+#[derive(Clone, Copy)]
+pub struct RedisDatabase {
+    port: u16,
+    number: u32,
+}
+
+impl RedisDatabase {
+    /// A database that no other test has.
+    pub async fn new() -> RedisDatabase {
+        static SHARED: OnceCell<Redis> = OnceCell::const_new();
+        static TAKEN: AtomicU32 = AtomicU32::new(1);
+        let settings = ["--databases", &DATABASES.to_string()];
+        let shared = SHARED.get_or_init(async || Redis::start(&settings).await).await;
+        let number = TAKEN.fetch_add(1, Ordering::Relaxed);
+        assert!(number < DATABASES, "each test has one or two");
+        RedisDatabase { port: shared.port, number }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn url(&self) -> String {
+        self.url_at(self.port)
+    }
+
+    /// The same database behind another port.
+    pub fn url_at(&self, port: u16) -> String {
+        format!("redis://127.0.0.1:{port}/{}", self.number)
+    }
+
+    /// Sends a command, and returns what came of it.
+    pub fn ask(&self, command: &str) -> String {
+        let answer = ask(self.port, &format!("SELECT {}\r\n{command}", self.number)).unwrap();
+        answer.strip_prefix("+OK\r\n").expect("the database is there").to_owned()
+    }
+}
+
+/// A server of a test's own, running until this is dropped or the test process ends.
 pub struct Redis {
     folder: TempDir,
     port: u16,
-    /// What starts it, with the arguments besides the usual ones.
-    launcher: Vec<String>,
+    /// The arguments besides the usual ones.
     settings: Vec<String>,
     watch: Child,
 }
@@ -28,17 +72,11 @@ pub struct Redis {
 impl Redis {
     /// Starts a server with these arguments besides the usual ones.
     pub async fn start(settings: &[&str]) -> Redis {
-        Redis::start_through(&[], settings).await
-    }
-
-    /// As [`Redis::start`], through this command.
-    pub async fn start_through(launcher: &[&str], settings: &[&str]) -> Redis {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        let (launcher, settings) = (words(launcher), words(settings));
+        let settings: Vec<String> = settings.iter().map(|word| (*word).to_owned()).collect();
         let folder = tempfile::Builder::new().prefix("guildgate-redis-").tempdir().unwrap();
-        let watch = run(&folder, port, &launcher, &settings);
-        let redis = Redis { folder, port, launcher, settings, watch };
+        let watch = run(&folder, port, &settings);
+        let redis = Redis { folder, port, settings, watch };
         redis.answers().await;
         redis
     }
@@ -70,8 +108,8 @@ impl Redis {
             self.port
         );
         std::fs::write(&config, text).unwrap();
-        let watch = watched(&[], &[config.to_str().unwrap(), "--sentinel"]);
-        let sentinel = Redis { folder, port, launcher: Vec::new(), settings: Vec::new(), watch };
+        let watch = watched(&[config.to_str().unwrap(), "--sentinel"]);
+        let sentinel = Redis { folder, port, settings: Vec::new(), watch };
         sentinel.answers().await;
         sentinel
     }
@@ -86,24 +124,12 @@ impl Redis {
 
     /// Sends a command, and returns what came of it within a moment.
     pub fn ask(&self, command: &str) -> String {
-        self.try_ask(command).unwrap()
-    }
-
-    fn try_ask(&self, command: &str) -> std::io::Result<String> {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
-        stream.set_read_timeout(Some(Duration::from_millis(500)))?;
-        stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes())?;
-        let mut answer = Vec::new();
-        match stream.read_to_end(&mut answer) {
-            // A Sentinel does not close the connection.
-            Err(error) if error.kind() != ErrorKind::WouldBlock || answer.is_empty() => Err(error),
-            Ok(_) | Err(_) => Ok(String::from_utf8_lossy(&answer).into_owned()),
-        }
+        ask(self.port, command).unwrap()
     }
 
     async fn answers(&self) {
         let answers =
-            async || self.try_ask("PING").is_ok_and(|answer| answer.contains("PONG") || answer.contains("NOAUTH"));
+            async || ask(self.port, "PING").is_ok_and(|answer| answer.contains("PONG") || answer.contains("NOAUTH"));
         eventually(PATIENCE, "Redis answers", answers).await;
     }
 
@@ -115,7 +141,7 @@ impl Redis {
 
     /// Another server, which knows nothing, on the same port.
     pub async fn start_again(&mut self) {
-        self.watch = run(&self.folder, self.port, &self.launcher, &self.settings);
+        self.watch = run(&self.folder, self.port, &self.settings);
         self.answers().await;
     }
 
@@ -127,17 +153,29 @@ impl Redis {
     }
 }
 
-fn run(folder: &TempDir, port: u16, launcher: &[String], settings: &[String]) -> Child {
+fn ask(port: u16, command: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    stream.set_read_timeout(Some(Duration::from_millis(500)))?;
+    stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes())?;
+    let mut answer = Vec::new();
+    match stream.read_to_end(&mut answer) {
+        // A Sentinel does not close the connection.
+        Err(error) if error.kind() != ErrorKind::WouldBlock || answer.is_empty() => Err(error),
+        Ok(_) | Err(_) => Ok(String::from_utf8_lossy(&answer).into_owned()),
+    }
+}
+
+fn run(folder: &TempDir, port: u16, settings: &[String]) -> Child {
     let (port, folder) = (port.to_string(), folder.path().to_str().unwrap());
     let mut arguments =
         vec!["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder];
     arguments.extend(settings.iter().map(String::as_str));
-    watched(launcher, &arguments)
+    watched(&arguments)
 }
 
-fn watched(launcher: &[String], arguments: &[&str]) -> Child {
+fn watched(arguments: &[&str]) -> Child {
     let mut watch = Command::new("/bin/sh");
-    watch.args(["-c", WATCH, "watch"]).args(launcher).arg("redis-server").args(arguments);
+    watch.args(["-c", WATCH, "watch"]).arg("redis-server").args(arguments);
     watch.process_group(0).stdin(Stdio::piped()).spawn().unwrap()
 }
 
