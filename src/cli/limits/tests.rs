@@ -165,7 +165,7 @@ fn any_traffic() -> impl Strategy<Value = Vec<(u64, usize, Operation, u32)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn a_run_replayed_under_its_own_limits_gets_the_same_decisions(
