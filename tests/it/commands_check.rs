@@ -50,7 +50,6 @@ async fn what_ends_serve_for_its_configuration_ends_check_in_the_same_words() {
             with_port("[server.tls]\ncertificate = \"no.pem\"\nprivate_key = \"no.pem\""),
             "6:15: server.tls.certificate: ",
         ),
-        (with_port("[cluster]\nredis = \"redis://127.0.0.1:1\""), "6:9: cluster.redis: "),
         ("[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"0.0.0.0:0\"\n".into(), "4:10: admin.listen: "),
         (format!("{LOCAL}token = \"0123456789\""), "5:9: admin.token: is shorter than 16"),
         (format!("{LOCAL}token = \"{SECRET}\"\nbot_token = \"{SECRET}\""), "6:13: admin.bot_token: "),
@@ -81,7 +80,11 @@ async fn what_ends_serve_for_its_configuration_ends_check_in_the_same_words() {
 }
 
 #[test]
-fn a_file_that_serve_cannot_use_ends_check_at_the_setting_that_names_it() {
+fn a_file_or_service_that_serve_cannot_use_ends_check_at_the_setting_that_names_it() {
+    // A Redis that is away.
+    let world = World::new(&format!("{PORT}[cluster]\nredis = \"redis://127.0.0.1:1\"\n"));
+    world.run(&["check"]).failed(2).names(&["gateway.toml:6:9: cluster.redis: "]);
+    world.run(&["serve"]).failed(2).names(&["Redis at redis://127.0.0.1:1 cannot be used"]);
     // A link to a token that is not there is a fault, and no token is made.
     let world = World::new("[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"127.0.0.1:0\"\n");
     std::os::unix::fs::symlink("/nonexistent/token", world.path("admin.token")).unwrap();
