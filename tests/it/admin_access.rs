@@ -54,10 +54,11 @@ async fn each_token_does_what_its_role_may_and_only_wrong_ones_are_throttled() {
 }
 
 #[tokio::test]
-async fn anybody_may_ask_whether_it_is_ready_and_it_is_not_while_the_store_is_away() {
+async fn anybody_may_connect_and_ask_whether_it_is_ready_and_it_is_not_while_the_store_is_away() {
     let gate = TestGateway::builder().key("bot").admin().start().await;
     let admin = gate.admin().await;
     let nobody = admin.with_token("");
+    connections_are_bounded(&nobody).await;
     assert_eq!(nobody.get("/healthz").await.text, "ok");
     nobody.get("/nothing").await.is_problem(404, "no such path");
     // On a busy machine what is known of the store may be too old at one moment.
@@ -76,18 +77,33 @@ async fn anybody_may_ask_whether_it_is_ready_and_it_is_not_while_the_store_is_aw
 #[tokio::test]
 async fn before_an_http_origin_answers_are_purged_and_what_is_not_in_the_store_is_not_changed_there() {
     let gate = TestGateway::before_http().key("bot").key_of_guild("other", "99").admin();
+    let gate = gate.key_of_tier("daily", "daily").key_of_tier("idle", "daily").set("limits.tiers.daily.daily", "2");
     let gate = gate.points("7", 3).points("8", 4).start().await;
     let admin = gate.admin().await;
-    admin.get("/api/guilds").await.is_problem(409, "no store");
-    admin.get("/api/keys").await.is_problem(409, "key file");
     admin.get("/api/guilds/1/members").await.is_problem(409, "HTTP origin");
-    assert_eq!(admin.get("/api/status").await.is(200)["store"], Value::Null);
+    admin.get("/api/keys").await.is_problem(409, "key file");
     what_is_purged_is_asked_for_again(&gate, &admin).await;
+    a_day_is_reset_before_its_first_count_is_stored(&gate, &admin).await;
     a_reload_tells_what_changed_and_every_fault_with_its_place(&gate, &admin).await;
     let learned = TestGateway::before_http().keys_at_the_origin().key("bot").admin().start().await;
     let admin = learned.admin().await;
+    admin.get("/api/guilds").await.is_problem(409, "no store");
+    assert_eq!(admin.get("/api/status").await.is(200)["store"], Value::Null);
     admin.get("/api/keys").await.is_problem(409, "only the origin");
     admin.post("/api/cache/purge", r#"{"guild":"1"}"#).await.is_problem(409, "only the origin");
+}
+
+async fn a_day_is_reset_before_its_first_count_is_stored(gate: &TestGateway, admin: &AdminClient) {
+    gate.run(&["limits", "reset", "idle"]).done();
+    gate.run(&["limits", "reset", "no_such"]).failed(1).names(&["there is no key no_such"]);
+    admin.send("POST", "/api/keys/idle/reset-day", &[], "").await.is(204);
+    for _ in 0..2 {
+        gate.get_points("daily", "7").await.is("3");
+    }
+    assert_eq!(gate.get_points("daily", "7").await.code(), Some(12));
+    admin.send("POST", "/api/keys/daily/reset-day", &[], "").await.is(204);
+    eventually(PATIENCE, "the day is whole", || async { gate.get_points("daily", "7").await.status == 200 }).await;
+    admin.send("POST", "/api/keys/no_such/reset-day", &[], "").await.is_problem(404, "no_such");
 }
 
 async fn what_is_purged_is_asked_for_again(gate: &TestGateway, admin: &AdminClient) {
@@ -150,10 +166,8 @@ async fn a_reload_tells_what_changed_and_every_fault_with_its_place(gate: &TestG
     gate.get_points("bot", "7").await.is("3");
 }
 
-#[tokio::test]
-async fn one_connection_too_many_is_closed_at_once_and_the_next_one_is_served_when_there_is_room() {
-    let gate = TestGateway::builder().admin().start().await;
-    let admin = gate.admin().await;
+/// One connection too many is closed at once, and the next one is served when there is room.
+async fn connections_are_bounded(admin: &AdminClient) {
     let mut held = Vec::new();
     for _ in 0..64 {
         held.push(TcpStream::connect(admin.address).await.unwrap());

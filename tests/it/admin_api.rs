@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::*;
 
-on_both_stores!(every_operation_answers_as_the_description_says, lists_have_pages_and_notes_an_id_of_the_callers);
+on_both_stores!(every_operation_answers_as_the_description_says);
 
 /// An operation, a request that succeeds, and its status.
 type Good = (&'static str, &'static str, &'static str, u16);
@@ -163,8 +163,9 @@ async fn pages(admin: &AdminClient, list: &str) -> (Vec<Value>, usize) {
     }
 }
 
-async fn lists_have_pages_and_notes_an_id_of_the_callers(kind: Kind) {
-    let gate = TestGateway::on(kind).key("bot").admin().start().await;
+#[tokio::test]
+async fn lists_have_pages_and_notes_an_id_of_the_callers() {
+    let gate = TestGateway::builder().key("bot").admin().start().await;
     let admin = gate.admin().await;
     warns_and_reviews_are_put_under_an_id_of_the_callers(&gate, &admin).await;
     for id in ["g1", "g2", "g3"] {
@@ -299,22 +300,5 @@ async fn a_day_that_is_reset_is_a_whole_one(gate: &TestGateway, admin: &AdminCli
         gate.run(&["limits", "reset", &id]).done();
     }
     gate.run(&["limits", "reset", "no_such"]).failed(1).names(&["there is no key no_such"]);
-    admin.send("POST", "/api/keys/no_such/reset-day", &[], "").await.is_problem(404, "no_such");
-}
-
-#[tokio::test]
-async fn the_day_of_a_key_of_a_key_file_is_reset_before_its_first_count_is_stored() {
-    let gate = TestGateway::before_http().key("bot").key("idle").points("7", 3);
-    let gate = gate.set("limits.tiers.standard.daily", "2").admin().start().await;
-    let admin = gate.admin().await;
-    gate.run(&["limits", "reset", "idle"]).done();
-    gate.run(&["limits", "reset", "no_such"]).failed(1).names(&["there is no key no_such"]);
-    admin.send("POST", "/api/keys/idle/reset-day", &[], "").await.is(204);
-    for _ in 0..2 {
-        gate.get_points("bot", "7").await.is("3");
-    }
-    assert_eq!(gate.get_points("bot", "7").await.code(), Some(12));
-    admin.send("POST", "/api/keys/bot/reset-day", &[], "").await.is(204);
-    eventually(PATIENCE, "the day is whole", || async { gate.get_points("bot", "7").await.status == 200 }).await;
     admin.send("POST", "/api/keys/no_such/reset-day", &[], "").await.is_problem(404, "no_such");
 }

@@ -1,6 +1,5 @@
 //! Contract sections 3 and 4: where the admin listener listens, and under which token.
 
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 
 use crate::support::*;
@@ -32,22 +31,6 @@ async fn the_token_is_made_once_for_its_owner_only_and_its_thread_has_a_lower_pr
     let nice_of = |name: &str| threads.iter().filter(|(of, _)| of == name).map(|(_, nice)| *nice).collect::<Vec<_>>();
     assert_eq!(nice_of("admin"), [10]);
     assert_eq!(nice_of("store-writer"), nice_of("guildgate")[..1]);
-}
-
-#[tokio::test]
-async fn an_address_in_use_ends_a_server_only_where_the_file_names_it() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap();
-    let world = World::new(&format!("[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"{address}\"\n"));
-    world.run(&["serve"]).failed(1).names(&["in use", "change admin.listen"]);
-    // The default address may be taken by anybody on this machine; if it is free, the first one takes it.
-    let both = [(); 2].map(|()| World::new("[server]\nlisten = [\"127.0.0.1:0\"]\n"));
-    let mut processes = both.each_ref().map(|world| world.serve(&[]));
-    for process in &mut processes {
-        process.ready().await;
-    }
-    let has_warned = |process: &Process| process.stderr().contains("This process has no admin listener");
-    assert!(processes.iter().any(has_warned), "{:?}", processes.each_ref().map(|p| p.stderr()));
 }
 
 #[tokio::test]

@@ -51,7 +51,7 @@ async fn what_ends_serve_for_its_configuration_ends_check_in_the_same_words() {
             "6:15: server.tls.certificate: ",
         ),
         ("[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"0.0.0.0:0\"\n".into(), "4:10: admin.listen: "),
-        (format!("{LOCAL}token = \"0123456789\""), "5:9: admin.token: is shorter than 16"),
+        (format!("{LOCAL}token = \"0123456789\""), "5:9: admin.token: the token is shorter than 16"),
         (format!("{LOCAL}token = \"{SECRET}\"\nbot_token = \"{SECRET}\""), "6:13: admin.bot_token: "),
         (
             format!("{LOCAL}tls = {{ certificate = \"no.pem\", private_key = \"no.pem\" }}"),

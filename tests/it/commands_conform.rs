@@ -34,7 +34,7 @@ fn row(ran: &Ran, case: &str) -> String {
     [lines[at]].iter().chain(rest).map(|line| line.trim()).collect::<Vec<_>>().join("\n")
 }
 
-fn url(gate: &TestGateway) -> String {
+fn origin_url(gate: &TestGateway) -> String {
     format!("http://{}", gate.address())
 }
 
@@ -43,7 +43,7 @@ async fn an_origin_that_answers_as_the_contract_says_is_not_noticed_and_its_key_
     // Another Guildgate with a store.
     let gate = TestGateway::builder().key("bot").points("7", 3).review("7", 1, "Bo", 5, "Quick");
     let gate = gate.set("log.access", r#""access.log""#).start().await;
-    let (url, key) = (url(&gate), gate.secret("bot"));
+    let (url, key) = (origin_url(&gate), gate.secret("bot"));
     let ran = run(&url, key, &[]).done();
     assert!(ran.stdout.ends_with("Callers will not notice the switch.\n"), "{ran:#?}");
     assert!(ran.stdout.contains(" 0 answered differently, 0 not compared"), "{ran:#?}");
@@ -74,6 +74,15 @@ async fn an_origin_that_answers_as_the_contract_says_is_not_noticed_and_its_key_
     }
     run(&url, "a wrong key", &[]).failed(1).names(&["the origin refuses the key (status 401, "]);
     run("ftp://x", KEY, &[]).failed(2).names(&["--origin cannot be used"]);
+
+    // Refusals with status 200 are alike once the configuration says so.
+    let gate = TestGateway::builder().key("bot").points("7", 3).set("answers.error_status", r#""ok""#).start().await;
+    let key = gate.secret("bot");
+    let ran = run(&origin_url(&gate), key, &[]).failed(1);
+    assert!(ran.stdout.contains("answers.error_status = \"ok\""), "{ran:#?}");
+    let world = World::new("[answers]\nerror_status = \"ok\"\n");
+    let ran = Ran::of(&mut conform(&world, &origin_url(&gate), key, &[]), "").done();
+    assert!(ran.stdout.contains("Callers will not notice the switch."), "{ran:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)] // the origin answers while the command is waited for
@@ -115,17 +124,6 @@ async fn each_byte_that_differs_is_shown(origin: &ScriptedOrigin) {
     assert!(row(&ran, "memberID of letters").contains("DIFFERS"), "{ran:#?}");
     assert!(row(&ran, "getWarns").contains("same") || row(&ran, "getWarns").contains("content-type"), "{ran:#?}");
     assert_eq!(origin.asked("setPoints"), 0);
-}
-
-#[tokio::test]
-async fn refusals_with_status_200_are_alike_once_the_configuration_says_so() {
-    let gate = TestGateway::builder().key("bot").points("7", 3).set("answers.error_status", r#""ok""#).start().await;
-    let key = gate.secret("bot");
-    let ran = run(&url(&gate), key, &[]).failed(1);
-    assert!(ran.stdout.contains("answers.error_status = \"ok\""), "{ran:#?}");
-    let world = World::new("[answers]\nerror_status = \"ok\"\n");
-    let ran = Ran::of(&mut conform(&world, &url(&gate), key, &[]), "").done();
-    assert!(ran.stdout.contains("Callers will not notice the switch."), "{ran:#?}");
 }
 
 /// A refusal for the moment only, with the seconds to wait.

@@ -62,7 +62,7 @@ async fn a_removed_guilds_keys_stop_on_every_node_and_a_guild_added_again_sees_n
 }
 
 #[tokio::test]
-async fn a_removed_guild_is_answered_03_to_a_key_that_a_file_lists() {
+async fn a_removed_guild_is_answered_03_to_a_key_of_a_file_and_answers_of_an_http_origin_are_forgotten() {
     let gate = caching_gateway(Kind::Builtin).key("bot").keys_in_file().start().await;
     gate.get_points("bot", "7").await.is("3");
     gate.get_points("bot", "7").await.is_hit();
@@ -72,10 +72,8 @@ async fn a_removed_guild_is_answered_03_to_a_key_that_a_file_lists() {
     gate.run(&["guild", "add", GUILD, "--name", "Another"]).done();
     eventually(SECOND_AND_SLACK, "it is there", || async { gate.get_points("bot", "7").await.status == 200 }).await;
     gate.get_points("bot", "7").await.is("0");
-}
 
-#[tokio::test]
-async fn answers_of_an_http_origin_are_forgotten_with_the_guild_whose_they_were() {
+    // Answers of an HTTP origin are forgotten with the guild whose they were.
     let gate = caching_gateway(Kind::Http).key("bot").keys_in_store().start().await;
     gate.get_points("bot", "7").await.is("3");
     gate.get_points("bot", "7").await.is("3").is_hit();

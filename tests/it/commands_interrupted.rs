@@ -58,20 +58,26 @@ async fn interrupt_midway(world: &World, args: &[&str], signal: Signal) -> Proce
 }
 
 #[tokio::test]
-async fn a_signal_to_an_export_or_a_backup_leaves_the_file_as_it_was_and_nothing_besides_it() {
+async fn a_signal_leaves_everything_as_it_was_and_nothing_besides_it() {
     let world = world();
+    interrupt_exports_and_backups(&world).await;
+    interrupt_import_that_reads(&world).await;
+    interrupt_import_that_is_applied(&world).await;
+}
+
+async fn interrupt_exports_and_backups(world: &World) {
     world.run(&["store", "backup", "b.db"]).done();
     world.write("e.jsonl", "as it was");
     for signal in SIGNALS {
         for args in [&["store", "backup", "--force", "b.db"][..], &["export", "e.jsonl"], &["export", "new.jsonl.gz"]] {
-            let process = interrupt_midway(&world, args, signal).await;
+            let process = interrupt_midway(world, args, signal).await;
             let line = format!("guildgate: interrupted; {} is as it was", args[args.len() - 1]);
             assert!(
                 process.stderr().starts_with(&line) && process.stderr().lines().count() == 1,
                 "{}",
                 process.stderr()
             );
-            assert_eq!(temp_files(&world), Vec::<String>::new());
+            assert_eq!(temp_files(world), Vec::<String>::new());
         }
     }
 }
@@ -104,10 +110,7 @@ async fn interrupt_import_that_reads(world: &World) {
     assert_eq!(world.files().len(), files, "something was left");
 }
 
-#[tokio::test]
-async fn a_signal_to_an_import_leaves_the_store_as_it_was_and_nothing_besides_it() {
-    let world = world();
-    interrupt_import_that_reads(&world).await;
+async fn interrupt_import_that_is_applied(world: &World) {
     let others = world.text("import.jsonl").replace("Ada", "Eve").replace("Night Watch", "Day Watch");
     world.write("others.jsonl", others);
     let before = world.run(&["export", "-"]).done().stdout;

@@ -88,36 +88,6 @@ async fn the_record_that_the_configuration_names_is_planned_with_and_keys_have_n
     assert!(!elsewhere.path("guildgate.db").exists(), "a command that reads makes no store");
 }
 
-#[test]
-fn bad_usage_exits_with_2_and_what_is_no_record_or_an_empty_one_with_1() {
-    let world = World::plain();
-    world.write("d.log", "");
-    world.write("bad.toml", "[limits.tiers.standard]\nrate = \"fast\"\n");
-    let (plan, suggest) = (&["limits", "plan"][..], &["limits", "suggest"][..]);
-    for (command, more, code, words) in [
-        (plan, &["bad.toml", "--log", "d.log"][..], 2, &["bad.toml:2:8", "rate"][..]),
-        (plan, &["none.toml", "--log", "d.log"], 2, &["none.toml"]),
-        (plan, &["gateway.toml"], 2, &["--log"]),
-        (plan, &["--log", "d.log"], 2, &["NEW"]),
-        (suggest, &[], 2, &["--log", "log.decisions"]),
-        (&["limits"], &[], 2, &[]),
-        (plan, &["gateway.toml", "--log", "none.log"], 1, &["none.log: No such file"]),
-        (suggest, &["--log", "gateway.toml"], 1, &["gateway.toml is no record of decisions", "log.decisions"]),
-        (suggest, &["--log", "."], 1, &["is no file"]),
-        (
-            plan,
-            &["gateway.toml", "--log", "d.log"],
-            1,
-            &["nothing to plan with", "no decision is recorded in", "within a second"],
-        ),
-        (suggest, &["--log", "d.log"], 1, &["nothing to suggest from"]),
-    ] {
-        let ran = world.run(&[command, more].concat()).failed(code).names(words);
-        assert!(command == plan || ran.stdout.is_empty(), "a redirected file holds no half section: {ran:?}");
-    }
-    assert!(world.run(&["limits", "suggest", "--log", "d.log", "--json"]).done().list().is_empty());
-}
-
 #[tokio::test]
 async fn kill_9_loses_a_second_at_most_and_the_next_run_goes_on_in_the_same_file() {
     let mut gate = recording_gateway().start().await;

@@ -96,14 +96,15 @@ fn setting<'u>(unit: &'u str, name: &str) -> &'u str {
     line.unwrap_or_else(|| panic!("{name} is not in the unit"))
 }
 
-#[test]
-fn what_is_installed_is_whole_and_the_unit_is_confined() {
+#[tokio::test]
+async fn what_is_installed_is_whole_confined_and_serves() {
     let world = installed();
     each_file_has_its_mode_and_those_in_etc_are_the_administrators(&world);
     what_the_documents_link_to_is_installed_too(&world);
     every_command_has_a_manual_page(&world);
     systemd_accepts_the_unit_and_finds_it_confined(&world);
     the_page_makes_the_user_that_the_unit_names();
+    what_is_installed_serves_and_writes_nowhere_but_in_the_services_folders(&world).await;
 }
 
 fn each_file_has_its_mode_and_those_in_etc_are_the_administrators(world: &World) {
@@ -207,9 +208,7 @@ fn the_page_makes_the_user_that_the_unit_names() {
     assert!(fs::read_to_string(root.join("etc/passwd")).unwrap().lines().any(|line| line.starts_with(&user)));
 }
 
-#[tokio::test]
-async fn what_is_installed_serves_and_writes_nowhere_but_in_the_services_folders() {
-    let world = installed();
+async fn what_is_installed_serves_and_writes_nowhere_but_in_the_services_folders(world: &World) {
     let root = world.path("root");
     let folders = ["etc/guildgate", "var/lib/guildgate", "var/log/guildgate", "run/guildgate"];
     let below_root = |text: String| {

@@ -60,6 +60,25 @@ async fn an_empty_store_is_made_every_address_is_served_and_the_service_manager_
     let mut answer = String::new();
     tokio::time::timeout(PATIENCE, socket.read_to_string(&mut answer)).await.expect("no answer on the socket").unwrap();
     assert!(answer.starts_with("HTTP/1.1 401 ") && answer.ends_with(INCORRECT_KEY), "{answer}");
+    the_first_line_says_what_starts_and_by_which_configuration().await;
+}
+
+async fn the_first_line_says_what_starts_and_by_which_configuration() {
+    let world = World::new("[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"\"\n");
+    let (path, folder) = (world.path("gateway.toml"), world.path(""));
+    let with_file = format!("config=\"{}\" hash=", path.display());
+    let folder = folder.canonicalize().unwrap();
+    let without = format!("config=\"no gateway.toml in {}; using the defaults\" hash=", folder.display());
+    for config in [with_file, without] {
+        // Whether the default address is free does not matter here.
+        let process = Process::start(&mut world.command(&["serve"]));
+        process.has_said("\n").await;
+        let said = process.stderr();
+        let (before, hash) = said.lines().next().unwrap().split_once(&config).unwrap_or_else(|| panic!("{said}"));
+        assert!(before.ends_with(&format!("guildgate starts version=\"{}\" ", env!("CARGO_PKG_VERSION"))), "{said}");
+        assert!(hash.len() == 12 && hash.bytes().all(|digit| digit.is_ascii_hexdigit()), "{said}");
+        let _ = std::fs::remove_file(&path); // of the first round
+    }
 }
 
 #[tokio::test]

@@ -116,69 +116,14 @@ async fn before_an_http_origin_lines_name_operations_and_reasons_and_a_full_log_
 }
 
 #[tokio::test]
-async fn a_stderr_that_nobody_reads_stops_neither_the_answers_nor_the_end() {
+async fn standard_streams_may_be_a_socket_or_be_read_by_nobody() {
     let (world, _, secrets) = TestGateway::builder().key("bot").points("7", 3).prepare().await;
     let (mut process, address, _stderr) = Process::unread(&mut world.command(&["serve"]));
     fill_stderr(address, &secrets["bot"]).await;
     process.signal(Signal::SIGTERM);
     assert_eq!(process.exit().await, Some(0));
-}
 
-/// Has an access line written for each of so many requests that a pipe is full which nobody reads: it holds 64 KiB, and
-/// these lines are several times that.
-pub async fn fill_stderr(address: std::net::SocketAddr, key: &str) {
-    let mut connection = Connection::to(address).await;
-    let request = Request::post("/getPoints", "memberID=7").key(key);
-    for _ in 0..3000 {
-        connection.ask(&request).await.is("3");
-    }
-}
-
-/// Every line as JSON.
-fn json_lines(stderr: &str) -> Vec<Value> {
-    stderr.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}\n{stderr}"))).collect()
-}
-
-#[tokio::test]
-async fn a_start_that_fails_says_why_as_json_where_that_is_the_format() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap();
-    for (config, code) in [
-        (format!("[server]\nlisten = [\"{address}\"]\n"), 1),
-        ("[server]\ntls = { certificate = \"cert.pem\", private_key = \"key.pem\" }\n".to_owned(), 2),
-    ] {
-        let world = World::new(&format!("{config}[admin]\nlisten = \"\"\n[log]\nformat = \"json\"\n"));
-        let identity = Identity::new();
-        world.put_identity(&identity);
-        world.write("key.pem", Identity::new().private_key); // of another certificate
-        let mut process = world.serve(&[]);
-        assert_eq!(process.exit().await, Some(code), "{}", process.stderr());
-        let lines = json_lines(&process.stderr());
-        assert!(lines.iter().any(|line| line["level"] == "ERROR"), "{lines:?}");
-    }
-}
-
-#[tokio::test]
-async fn the_first_line_says_what_starts_and_by_which_configuration() {
-    let world = World::new("[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"\"\n");
-    let (path, folder) = (world.path("gateway.toml"), world.path(""));
-    let with_file = format!("config=\"{}\" hash=", path.display());
-    let folder = folder.canonicalize().unwrap();
-    let without = format!("config=\"no gateway.toml in {}; using the defaults\" hash=", folder.display());
-    for config in [with_file, without] {
-        // Whether the default address is free does not matter here.
-        let process = Process::start(&mut world.command(&["serve"]));
-        process.has_said("\n").await;
-        let said = process.stderr();
-        let (before, hash) = said.lines().next().unwrap().split_once(&config).unwrap_or_else(|| panic!("{said}"));
-        assert!(before.ends_with(&format!("guildgate starts version=\"{}\" ", env!("CARGO_PKG_VERSION"))), "{said}");
-        assert!(hash.len() == 12 && hash.bytes().all(|digit| digit.is_ascii_hexdigit()), "{said}");
-        let _ = std::fs::remove_file(&path); // of the first round
-    }
-}
-
-#[tokio::test]
-async fn the_access_log_goes_to_a_standard_output_that_is_a_socket() {
+    // A standard output that is a socket.
     use std::io::BufRead;
     for name in ["stdout", "/proc/self/fd/1"] {
         let world = World::new(&format!(
@@ -196,4 +141,19 @@ async fn the_access_log_goes_to_a_standard_output_that_is_a_socket() {
         std::io::BufReader::new(ours).read_line(&mut line).unwrap();
         assert!(line.contains("getPoints"), "{name}: {line}");
     }
+}
+
+/// Has an access line written for each of so many requests that a pipe is full which nobody reads: it holds 64 KiB, and
+/// these lines are several times that.
+pub async fn fill_stderr(address: std::net::SocketAddr, key: &str) {
+    let mut connection = Connection::to(address).await;
+    let request = Request::post("/getPoints", "memberID=7").key(key);
+    for _ in 0..3000 {
+        connection.ask(&request).await.is("3");
+    }
+}
+
+/// Every line as JSON.
+fn json_lines(stderr: &str) -> Vec<Value> {
+    stderr.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}\n{stderr}"))).collect()
 }

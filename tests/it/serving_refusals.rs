@@ -19,11 +19,14 @@ fn config(more: &str) -> World {
 }
 
 #[tokio::test]
-async fn a_configuration_that_cannot_be_used_is_one_line_and_the_right_exit_code() {
+async fn a_start_that_cannot_be_is_one_line_and_the_right_exit_code() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let (code, stderr) = ends(&config(&format!("[server]\nlisten = [\"{address}\"]"))).await;
     assert!(code == Some(1) && stderr.contains(&address), "{code:?} {stderr}");
+    an_address_of_the_admin_listener_in_use(&taken).await;
+    a_start_that_fails_says_why_as_json(&address).await;
+    bad_usage();
     // A port that is not for this user, in a network of its own, where no other setting of the machine's holds.
     let as_root: &[&str] = if nix::unistd::geteuid().is_root() { &[] } else { &["--map-root-user"] };
     let alone = [&["unshare", "--net"], as_root, &["setpriv", "--bounding-set=-net_bind_service"]].concat();
@@ -55,8 +58,44 @@ async fn a_configuration_that_cannot_be_used_is_one_line_and_the_right_exit_code
     }
 }
 
-#[test]
-fn bad_usage_and_a_missing_config_that_was_named_are_exit_2() {
+/// It ends a server only where the file names it: the default address may be taken by anybody on this machine; if it is
+/// free, the first one takes it.
+async fn an_address_of_the_admin_listener_in_use(taken: &std::net::TcpListener) {
+    let address = taken.local_addr().unwrap();
+    let world = World::new(&format!("[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"{address}\"\n"));
+    world.run(&["serve"]).failed(1).names(&["in use", "change admin.listen"]);
+    let both = [(); 2].map(|()| World::new("[server]\nlisten = [\"127.0.0.1:0\"]\n"));
+    let mut processes = both.each_ref().map(|world| world.serve(&[]));
+    for process in &mut processes {
+        process.ready().await;
+    }
+    let has_warned = |process: &Process| process.stderr().contains("This process has no admin listener");
+    assert!(processes.iter().any(has_warned), "{:?}", processes.each_ref().map(|p| p.stderr()));
+}
+
+/// Where that is the format of the log.
+async fn a_start_that_fails_says_why_as_json(address: &str) {
+    for (config, code) in [
+        (format!("[server]\nlisten = [\"{address}\"]\n"), 1),
+        ("[server]\ntls = { certificate = \"cert.pem\", private_key = \"key.pem\" }\n".to_owned(), 2),
+    ] {
+        let world = World::new(&format!("{config}[admin]\nlisten = \"\"\n[log]\nformat = \"json\"\n"));
+        let identity = Identity::new();
+        world.put_identity(&identity);
+        world.write("key.pem", Identity::new().private_key); // of another certificate
+        let mut process = world.serve(&[]);
+        assert_eq!(process.exit().await, Some(code), "{}", process.stderr());
+        let lines = process
+            .stderr()
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect::<Vec<serde_json::Value>>();
+        assert!(lines.iter().any(|line| line["level"] == "ERROR"), "{lines:?}");
+    }
+}
+
+/// Bad usage, or a configuration that was named and is not there.
+fn bad_usage() {
     let world = World::plain();
     let missing = world.path("nowhere.toml");
     for command in ["serve", "check"] {
