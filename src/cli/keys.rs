@@ -93,7 +93,9 @@ impl KeyCommand {
             }
             KeyCommand::Set { id, change } => Ok(key::change(records, &id, change).await.map(drop)?),
             KeyCommand::Revoke { id } => Ok(records.store.revoke_key(&id).await?),
-            KeyCommand::Find(json) => find(&records.config, Some(&records.store), json, out).await,
+            KeyCommand::Find(json) => {
+                find(&records.config, Some(&records.store), &mut std::io::stdin().lock(), json, out).await
+            }
             KeyCommand::Hash => hash(&mut std::io::stdin().lock(), out),
         }
     }
@@ -103,10 +105,11 @@ impl KeyCommand {
 pub(super) async fn find(
     config: &Config,
     store: Option<&Store>,
+    input: &mut dyn Read,
     json: JsonArg,
     out: &mut dyn Write,
 ) -> Result<(), CommandError> {
-    let digest = read_key(&mut std::io::stdin().lock())?;
+    let digest = read_key(input)?;
     let found = key::find(config, store, digest, Clock::system().unix()).await?;
     print_row(out, json, &found, &["id", "guild", "tier", "scope", "expires", "wrong"])
 }
@@ -133,18 +136,30 @@ fn read_key(input: &mut dyn Read) -> Result<Digest, CommandError> {
 mod tests {
     use super::*;
     use crate::cli::tests::TestStore;
+    use crate::keys::ApiKey;
 
-    #[test]
-    fn a_key_is_hashed_without_its_line_end() {
+    fn hashed(input: &str) -> Result<String, String> {
         let mut out = Vec::new();
-        hash(&mut &b"some key\r\n"[..], &mut out).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), format!("{}\n", Digest::of(b"some key")));
+        hash(&mut input.as_bytes(), &mut out).map_err(|e| e.to_string())?;
+        Ok(String::from_utf8(out).unwrap())
     }
 
     #[test]
-    fn an_input_that_is_not_one_key_is_not_hashed() {
-        for input in [&b""[..], b"\n", b"one\ntwo\n"] {
-            assert!(hash(&mut &*input, &mut Vec::new()).is_err());
+    fn a_key_is_hashed_without_its_line_end_unless_it_is_mistyped_or_not_one() {
+        let digest = "sha256:6e3b0e6bd28267dc94feba47229b4cb749cbd6685ee8286fb8cd82d4dea99790\n";
+        assert_eq!(hashed("some key\r\n").unwrap(), digest);
+        assert_eq!(hashed("some key").unwrap(), digest);
+        for input in ["", "\n", "one\ntwo\n"] {
+            assert!(hashed(input).is_err());
+        }
+        let key = ApiKey::generate().unwrap().reveal().to_owned();
+        hashed(&key).unwrap();
+        let mistyped = format!("{}{}", &key[..51], if key.ends_with('a') { 'b' } else { 'a' });
+        let message = hashed(&mistyped).unwrap_err();
+        assert!(message.contains("checksum") && !message.contains(&mistyped[3..]), "{message}");
+        // What only looks like one.
+        for other_service in [&key[..51], &format!("{key}a"), &format!("gg_{}", "-".repeat(49))] {
+            hashed(other_service).unwrap();
         }
     }
 
@@ -164,7 +179,7 @@ mod tests {
     #[tokio::test]
     async fn a_key_that_cannot_be_printed_is_named_by_its_id() {
         let store = TestStore::new().await;
-        store.run("guild add 81 --name Night_Watch").await.unwrap();
+        store.run("guild add 81 --name Night~Watch").await.unwrap();
         let message = store.run_into("key create --guild 81", &mut FullOutput).await.unwrap_err().to_string();
         let id = store.records.store.keys().await.unwrap().remove(0).id;
         let outcome = format!("key {id} was created, but the secret could not be printed");

@@ -176,7 +176,7 @@ impl Command {
                 let loaded = load()?;
                 let needs_store = loaded.config.needs_store();
                 let store = if needs_store { Some(open_store(&loaded, IfMissing::Refuse).await?) } else { None };
-                keys::find(&loaded.config, store.as_deref(), json, &mut out).await
+                keys::find(&loaded.config, store.as_deref(), &mut io::stdin().lock(), json, &mut out).await
             }
             Command::Record(command) => {
                 let loaded = load()?;

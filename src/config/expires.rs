@@ -98,6 +98,9 @@ mod tests {
     #[test]
     fn a_date_is_its_unix_seconds() {
         assert_eq!("2026-12-24".parse(), Ok(Expires::At(1_798_070_400)));
+        for text in ["2100-12-24T18:00:00Z", "2100-12-24T19:00:00+01:00"] {
+            assert_eq!(text.parse(), Ok(Expires::At(4_133_354_400)), "{text}");
+        }
         assert_eq!("2026-12-24T00:00:00+24:00".parse::<Expires>(), Err(USAGE));
     }
 
@@ -122,7 +125,10 @@ mod tests {
 
     #[test]
     fn a_text_that_is_not_a_time_is_refused() {
-        for text in ["", "d", "-1", "1y", "1 d", "1.5h", "99999999999999999999", "9223372036854775807d", "٣d"] {
+        for text in ["", "d", "-1", "1y", "1 d", "1.5h", "99999999999999999999", "9223372036854775807d", "٣d"]
+            .into_iter()
+            .chain(["2100-13-01", "2100-02-30", "24.12.2100", "2100-12-24T18:00:00", "soon"])
+        {
             assert!(text.parse::<Expires>().is_err(), "{text}");
         }
     }

@@ -9,15 +9,11 @@ use crate::support::*;
 const READ: &str = "read-token-0123456789";
 const BOT: &str = "bot-token-01234567890";
 
-/// A gateway with a token of each kind.
-fn with_roles(kind: Kind) -> Builder {
-    let builder = TestGateway::on(kind).key("bot").points("7", 3).admin();
-    builder.set("admin.read_token", &format!("{READ:?}")).set("admin.bot_token", &format!("{BOT:?}"))
-}
-
 #[tokio::test]
-async fn each_token_does_what_its_role_may() {
-    let gate = with_roles(Kind::Builtin).start().await;
+async fn each_token_does_what_its_role_may_and_only_wrong_ones_are_throttled() {
+    let builder = TestGateway::builder().key("bot").points("7", 3).admin();
+    let builder = builder.set("admin.read_token", &format!("{READ:?}")).set("admin.bot_token", &format!("{BOT:?}"));
+    let gate = builder.start().await;
     let admin = gate.admin().await;
     let (read, bot) = (admin.with_token(READ), admin.with_token(BOT));
     let member = format!("/api/guilds/{GUILD}/members/7");
@@ -39,12 +35,7 @@ async fn each_token_does_what_its_role_may() {
     bot.post(&format!("{member}/warns"), &warn).await.is(201);
     bot.send("DELETE", &member, &[], "").await.is(204);
     bot.json("PATCH", &format!("/api/guilds/{GUILD}"), r#"{"left":true}"#).await.is_problem(403, "bot token");
-}
 
-#[tokio::test]
-async fn wrong_tokens_are_throttled_and_valid_ones_never() {
-    let gate = with_roles(Kind::Builtin).start().await;
-    let admin = gate.admin().await;
     let mut throttled = 0;
     for n in 0..30 {
         let answer = admin.with_token(&format!("{n}{}", admin.token)).get("/api/status").await;
@@ -63,59 +54,59 @@ async fn wrong_tokens_are_throttled_and_valid_ones_never() {
 }
 
 #[tokio::test]
-async fn health_and_readiness_need_no_token() {
-    let gate = TestGateway::builder().key("bot").admin().set("server.drain_timeout", r#""60s""#);
-    let mut gate = gate.set("server.body_timeout", r#""60s""#).start().await;
-    let admin = gate.admin().await.with_token("");
-    assert_eq!(admin.get("/healthz").await.text, "ok");
-    // On a busy machine what is known of the store may be too old at one moment.
-    eventually(PATIENCE, "it is ready", || async { admin.get("/readyz").await.text == "ok" }).await;
-    admin.get("/nothing").await.is_problem(404, "no such path");
-    // A request under way, for which the process stays.
-    let held = HeldBody::begin(&gate, Version::Http1, gate.request("getPoints", "bot", "memberID=7")).await;
-    gate.process().signal(nix::sys::signal::Signal::SIGTERM);
-    eventually(PATIENCE, "it drains", || async { admin.get("/readyz").await.text.contains("draining") }).await;
-    let answer = admin.get("/readyz").await;
-    assert!(answer.status == 503 && answer.header("content-type").starts_with("text/plain"), "{answer:?}");
-    assert_eq!(admin.get("/healthz").await.text, "ok");
-    held.release().await.is("0");
-    assert_eq!(gate.process().exit().await, Some(0));
-}
-
-#[tokio::test]
-async fn it_is_not_ready_while_the_store_is_away() {
+async fn anybody_may_connect_and_ask_whether_it_is_ready_and_it_is_not_while_the_store_is_away() {
     let gate = TestGateway::builder().key("bot").admin().start().await;
     let admin = gate.admin().await;
+    let nobody = admin.with_token("");
+    connections_are_bounded(&nobody).await;
+    assert_eq!(nobody.get("/healthz").await.text, "ok");
+    nobody.get("/nothing").await.is_problem(404, "no such path");
+    // On a busy machine what is known of the store may be too old at one moment.
+    eventually(PATIENCE, "it is ready", || async { nobody.get("/readyz").await.text == "ok" }).await;
     let (store, away) = (gate.world().path("guildgate.db"), gate.world().path("away.db"));
     std::fs::rename(&store, &away).unwrap();
-    eventually(PATIENCE, "503", || async { admin.get("/readyz").await.status == 503 }).await;
-    assert!(admin.get("/readyz").await.text.contains("store"), "{:?}", admin.get("/readyz").await);
+    eventually(PATIENCE, "503", || async { nobody.get("/readyz").await.status == 503 }).await;
+    assert!(nobody.get("/readyz").await.text.contains("store"), "{:?}", nobody.get("/readyz").await);
     assert_eq!(admin.get("/api/status").await.is(200)["ready"], false);
     admin.get("/api/guilds").await.is_problem(503, "moved away");
     std::fs::rename(&away, &store).unwrap();
-    eventually(PATIENCE, "200", || async { admin.get("/readyz").await.status == 200 }).await;
+    eventually(PATIENCE, "200", || async { nobody.get("/readyz").await.status == 200 }).await;
     admin.get("/api/guilds").await.is(200);
 }
 
 #[tokio::test]
-async fn what_is_not_in_the_store_is_not_changed_there() {
-    let http = TestGateway::before_http().key("bot").admin().start().await;
-    let admin = http.admin().await;
-    admin.get("/api/guilds").await.is_problem(409, "no store");
-    admin.get("/api/keys").await.is_problem(409, "key file");
+async fn before_an_http_origin_answers_are_purged_and_what_is_not_in_the_store_is_not_changed_there() {
+    let gate = TestGateway::before_http().key("bot").key_of_guild("other", "99").admin();
+    let gate = gate.key_of_tier("daily", "daily").key_of_tier("idle", "daily").set("limits.tiers.daily.daily", "2");
+    let gate = gate.points("7", 3).points("8", 4).start().await;
+    let admin = gate.admin().await;
     admin.get("/api/guilds/1/members").await.is_problem(409, "HTTP origin");
-    assert_eq!(admin.get("/api/status").await.is(200)["store"], Value::Null);
+    admin.get("/api/keys").await.is_problem(409, "key file");
+    what_is_purged_is_asked_for_again(&gate, &admin).await;
+    a_day_is_reset_before_its_first_count_is_stored(&gate, &admin).await;
+    a_reload_tells_what_changed_and_every_fault_with_its_place(&gate, &admin).await;
     let learned = TestGateway::before_http().keys_at_the_origin().key("bot").admin().start().await;
     let admin = learned.admin().await;
+    admin.get("/api/guilds").await.is_problem(409, "no store");
+    assert_eq!(admin.get("/api/status").await.is(200)["store"], Value::Null);
     admin.get("/api/keys").await.is_problem(409, "only the origin");
     admin.post("/api/cache/purge", r#"{"guild":"1"}"#).await.is_problem(409, "only the origin");
 }
 
-#[tokio::test]
-async fn what_is_purged_is_asked_for_again() {
-    let gate = TestGateway::before_http().key("bot").key_of_guild("other", "99").admin();
-    let gate = gate.points("7", 3).points("8", 4).start().await;
-    let admin = gate.admin().await;
+async fn a_day_is_reset_before_its_first_count_is_stored(gate: &TestGateway, admin: &AdminClient) {
+    gate.run(&["limits", "reset", "idle"]).done();
+    gate.run(&["limits", "reset", "no_such"]).failed(1).names(&["there is no key no_such"]);
+    admin.send("POST", "/api/keys/idle/reset-day", &[], "").await.is(204);
+    for _ in 0..2 {
+        gate.get_points("daily", "7").await.is("3");
+    }
+    assert_eq!(gate.get_points("daily", "7").await.code(), Some(12));
+    admin.send("POST", "/api/keys/daily/reset-day", &[], "").await.is(204);
+    eventually(PATIENCE, "the day is whole", || async { gate.get_points("daily", "7").await.status == 200 }).await;
+    admin.send("POST", "/api/keys/no_such/reset-day", &[], "").await.is_problem(404, "no_such");
+}
+
+async fn what_is_purged_is_asked_for_again(gate: &TestGateway, admin: &AdminClient) {
     let asks = [("bot", "7", "3"), ("bot", "8", "4"), ("other", "7", "3"), ("other", "8", "4")];
     for (purge, missed) in [
         (json!({}), [true; 4]),
@@ -138,10 +129,7 @@ async fn what_is_purged_is_asked_for_again() {
     admin.post("/api/cache/purge", "").await.is(204);
 }
 
-#[tokio::test]
-async fn a_reload_tells_what_changed_and_every_fault_with_its_place() {
-    let gate = TestGateway::before_http().key("bot").admin().start().await;
-    let admin = gate.admin().await;
+async fn a_reload_tells_what_changed_and_every_fault_with_its_place(gate: &TestGateway, admin: &AdminClient) {
     let before = admin.get("/api/config").await.is(200);
     let config = gate.world().text("gateway.toml");
     assert_eq!(admin.post("/api/reload", "").await.is(200), json!({"changed": [], "after_restart": []}));
@@ -175,13 +163,11 @@ async fn a_reload_tells_what_changed_and_every_fault_with_its_place() {
     assert_eq!([&config[..], &keys[..]].concat(), faults);
     let accepted = reloads.iter().find(|reload| reload["changed"] == json!(["answers"])).unwrap();
     assert_eq!((&accepted["after_restart"], &accepted["faults"]), (&reloaded["after_restart"], &json!([])));
-    gate.get_points("bot", "7").await.is("0");
+    gate.get_points("bot", "7").await.is("3");
 }
 
-#[tokio::test]
-async fn one_connection_too_many_is_closed_at_once_and_the_next_one_is_served_when_there_is_room() {
-    let gate = TestGateway::builder().admin().start().await;
-    let admin = gate.admin().await;
+/// One connection too many is closed at once, and the next one is served when there is room.
+async fn connections_are_bounded(admin: &AdminClient) {
     let mut held = Vec::new();
     for _ in 0..64 {
         held.push(TcpStream::connect(admin.address).await.unwrap());

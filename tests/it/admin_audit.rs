@@ -8,15 +8,11 @@ use tokio::net::TcpStream;
 
 use crate::support::*;
 
-fn audited() -> Builder {
-    TestGateway::builder().key("bot").admin().set("log.audit", r#""audit.log""#)
-}
-
-/// The lines, once there are so many.
-async fn lines(gate: &TestGateway, count: usize) -> Vec<Value> {
+/// The lines from the one at `from` on, once there are so many.
+async fn lines(gate: &TestGateway, from: usize, count: usize) -> Vec<Value> {
     let text = || gate.world().text("audit.log");
-    eventually(PATIENCE, "the lines", || async { text().lines().count() >= count }).await;
-    text().lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| line.into())).collect()
+    eventually(PATIENCE, "the lines", || async { text().lines().count() >= from + count }).await;
+    text().lines().skip(from).map(|line| serde_json::from_str(line).unwrap_or_else(|_| line.into())).collect()
 }
 
 /// A change of a key, as it is written on a connection.
@@ -30,10 +26,13 @@ fn patch(admin: &AdminClient, path: &str, body: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_change_whose_caller_hangs_up_is_made_and_gets_its_line() {
-    let gate = audited().start().await;
+async fn each_change_that_is_asked_for_gets_a_line_without_a_key_whatever_its_caller_does() {
+    let read = "read-token-0123456789";
+    let gate = TestGateway::builder().key("bot").admin().set("log.audit", r#""audit.log""#);
+    let gate = gate.set("admin.read_token", &format!("{read:?}")).start().await;
     let (admin, path) = (gate.admin().await, format!("/api/keys/{}", gate.key_id("bot")));
-    // The change waits for another writer.
+
+    // A caller that hangs up while its change waits for another writer.
     let writer = Sqlite::open(gate.world().path("guildgate.db")).unwrap();
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
     let mut stream = TcpStream::connect(admin.address).await.unwrap();
@@ -43,34 +42,25 @@ async fn a_change_whose_caller_hangs_up_is_made_and_gets_its_line() {
         admin.get(&path).await.is(200); // the request is read before this
     }
     drop(writer);
-    let line = lines(&gate, 1).await.remove(0);
+    let line = lines(&gate, 0, 1).await.remove(0);
     assert_eq!((&line["change"]["name"], line["status"].as_i64()), (&json!("first"), Some(200)));
     assert_eq!(admin.get(&path).await.is(200)["name"], "first");
-}
 
-#[tokio::test]
-async fn a_caller_that_closes_its_own_direction_gets_its_answer() {
-    let gate = audited().start().await;
-    let (admin, path) = (gate.admin().await, format!("/api/keys/{}", gate.key_id("bot")));
+    // A caller that closes its own direction gets its answer.
     let mut stream = TcpStream::connect(admin.address).await.unwrap();
     stream.write_all(patch(&admin, &path, r#"{"name":"n"}"#).as_bytes()).await.unwrap();
     stream.shutdown().await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains(r#""name":"n""#), "{answer}");
-    assert_eq!(lines(&gate, 1).await[0]["status"], 200);
-}
+    assert_eq!(lines(&gate, 1, 1).await[0]["status"], 200);
 
-#[tokio::test]
-async fn what_a_token_may_not_do_and_a_body_that_is_too_large_are_recorded() {
-    let read = "read-token-0123456789";
-    let gate = audited().set("admin.read_token", &format!("{read:?}")).start().await;
-    let admin = gate.admin().await;
+    // What a token may not do, and a body that is too large.
     let guild = format!("/api/guilds/{GUILD}");
     admin.with_token(read).send("DELETE", &guild, &[], "").await.is_problem(403, "read token");
     admin.post("/api/keys", &"x".repeat(64 * 1024 + 1)).await.is_problem(413, "64 KiB");
     admin.post("/api/keys", &"x".repeat(5000)).await.is_problem(400, "the body");
-    let found = lines(&gate, 3).await;
+    let found = lines(&gate, 2, 3).await;
     let told = found.iter().map(|line| json!([line["role"], line["method"], line["path"], line["status"]]));
     assert_eq!(
         told.collect::<Vec<_>>(),
@@ -81,20 +71,16 @@ async fn what_a_token_may_not_do_and_a_body_that_is_too_large_are_recorded() {
         ]
     );
     assert_eq!(found[2]["change"], "5000 bytes");
-}
 
-#[tokio::test]
-async fn a_key_is_hidden_however_it_is_escaped() {
-    let gate = audited().start().await;
-    let admin = gate.admin().await;
+    // A key is hidden however it is escaped.
     let digits = gate.secret("bot").strip_prefix("gg_").unwrap();
     let rename = format!(r#"{{"name":"\u0067g_{digits}"}}"#);
-    admin.json("PATCH", &format!("/api/guilds/{GUILD}"), &rename).await.is(200);
-    admin.json("PATCH", &format!("/api/guilds/{GUILD}"), &format!(r#"{{"\u0067g_{digits}":[1]}}"#)).await.is(400);
+    admin.json("PATCH", &guild, &rename).await.is(200);
+    admin.json("PATCH", &guild, &format!(r#"{{"\u0067g_{digits}":[1]}}"#)).await.is(400);
     for path in [format!("/api/keys/%67g_{digits}"), format!("/api/keys/gg%5f{digits}")] {
         admin.send("DELETE", &path, &[], "").await.is(404);
     }
-    let found = lines(&gate, 4).await;
+    let found = lines(&gate, 5, 4).await;
     assert!(!found.iter().any(|line| line.to_string().contains(&digits[8..])), "{found:#?}");
     assert_eq!((&found[0]["change"]["name"], &found[2]["path"]), (&json!("gg_…"), &json!("/api/keys/gg_…")));
 }

@@ -60,20 +60,6 @@ async fn what_callers_did_is_counted_by_operation_outcome_and_use_of_the_cache()
     assert!(!text.contains("nobody") && !text.contains("gg_"), "{text}");
 }
 
-#[tokio::test]
-async fn the_text_is_openmetrics_whatever_is_asked_for() {
-    for gate in [TestGateway::before_http(), TestGateway::builder()] {
-        let gate = gate.key("bot").points("7", 3).tls().admin().start().await;
-        let admin = gate.admin().await;
-        let open = admin.send("GET", "/metrics", &[("accept", "text/plain")], "").await;
-        assert_eq!(open.header("content-type"), "application/openmetrics-text; version=1.0.0; charset=utf-8");
-        assert!(open.text.ends_with("# EOF\n"), "{}", open.text);
-        let days =
-            (value(&open.text, "guildgate_certificate_expires_timestamp_seconds") - unix_now() as f64) / 86_400.0;
-        assert!(days > 1.0, "{days}");
-    }
-}
-
 /// All words in a text that look like a metric.
 fn metrics_in(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
@@ -81,7 +67,7 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn alert_rules_and_the_board_name_metrics_that_exist_and_the_page_names_all() {
+async fn the_text_is_openmetrics_and_alert_rules_board_and_page_name_what_is_there() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("monitoring");
     let rules = folder.join("alerts.yml");
     promtool(&["check", "rules", rules.to_str().unwrap()], "");
@@ -89,16 +75,19 @@ async fn alert_rules_and_the_board_name_metrics_that_exist_and_the_page_names_al
     for gate in [TestGateway::before_http(), TestGateway::builder()] {
         let gate = gate.key("bot").points("7", 3).tls().admin().start().await;
         gate.get_points("bot", "7").await.is("3");
-        let text = gate.admin().await.get("/metrics").await.text;
+        let open = gate.admin().await.send("GET", "/metrics", &[("accept", "text/plain")], "").await;
+        assert_eq!(open.header("content-type"), "application/openmetrics-text; version=1.0.0; charset=utf-8");
+        let text = open.text;
+        assert!(text.ends_with("# EOF\n"), "{text}");
+        let days = (value(&text, "guildgate_certificate_expires_timestamp_seconds") - unix_now() as f64) / 86_400.0;
+        assert!(days > 1.0, "{days}");
         there.extend(metrics_in(&text));
         for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
             let (name, kind) = line.split_once(' ').unwrap();
-            let suffix = if kind == "counter" {
-                "_total"
-            } else if kind == "info" {
-                "_info"
-            } else {
-                ""
+            let suffix = match kind {
+                "counter" => "_total",
+                "info" => "_info",
+                _ => "",
             };
             families.insert(format!("{name}{suffix}"));
         }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::support::*;
 
-const CASES: usize = 300;
+const CASES: usize = 150;
 
 /// Generates requests.
 struct Generator {

@@ -34,46 +34,33 @@ fn row(ran: &Ran, case: &str) -> String {
     [lines[at]].iter().chain(rest).map(|line| line.trim()).collect::<Vec<_>>().join("\n")
 }
 
-/// Another Guildgate with a store: an origin that answers every request as the contract says.
-async fn guildgate() -> TestGateway {
-    let gate = TestGateway::builder().key("bot").points("7", 3).review("7", 1, "Bo", 5, "Quick");
-    gate.set("log.access", r#""access.log""#).start().await
-}
-
-fn url(gate: &TestGateway) -> String {
+fn origin_url(gate: &TestGateway) -> String {
     format!("http://{}", gate.address())
 }
 
 #[tokio::test]
-async fn an_origin_that_answers_as_the_contract_says_is_not_noticed() {
-    let mut gate = guildgate().await;
-    let key = gate.secret("bot").to_owned();
-    let ran = run(&url(&gate), &key, &[]).done();
+async fn an_origin_that_answers_as_the_contract_says_is_not_noticed_and_its_key_is_never_shown() {
+    // Another Guildgate with a store.
+    let gate = TestGateway::builder().key("bot").points("7", 3).review("7", 1, "Bo", 5, "Quick");
+    let gate = gate.set("log.access", r#""access.log""#).start().await;
+    let (url, key) = (origin_url(&gate), gate.secret("bot"));
+    let ran = run(&url, key, &[]).done();
     assert!(ran.stdout.ends_with("Callers will not notice the switch.\n"), "{ran:#?}");
     assert!(ran.stdout.contains(" 0 answered differently, 0 not compared"), "{ran:#?}");
-    assert_eq!(gate.stop().await, Some(0));
+    let last = gate.get_points("bot", "99").await.header("x-request-id").unwrap().to_owned();
+    gate.has_logged("access.log", "the last request", |line| line.contains(&last)).await;
     let log = gate.world().text("access.log");
     assert!(log.lines().count() > 40 && !log.contains("setPoints"), "{log}");
-}
-
-#[tokio::test]
-async fn writes_are_compared_only_where_they_are_asked_for_and_set_back() {
-    let gate = guildgate().await;
-    let ran = run(&url(&gate), gate.secret("bot"), &["--writes"]).done();
+    // Writes are compared only where they are asked for, and set back.
+    let ran = run(&url, key, &["--writes"]).done();
     assert!(row(&ran, "setPoints, another amount").ends_with("same"), "{ran:#?}");
     assert!(ran.stderr.contains("member 7 has 3 points again"), "{ran:#?}");
     gate.get_points("bot", "7").await.is("3");
-    let rows = run(&url(&gate), gate.secret("bot"), &["--writes", "--json"]).done().list();
+    let rows = run(&url, key, &["--writes", "--json"]).done().list();
     assert!(rows.len() > 40 && rows.iter().all(|row| row["verdict"] == "same"), "{rows:#?}");
-}
-
-#[tokio::test]
-async fn the_key_is_read_from_a_file_or_stdin_and_is_never_an_argument() {
-    let gate = guildgate().await;
+    // The key is read from a file or stdin, and is never an argument.
     let world = World::plain();
-    let key = gate.secret("bot");
     world.write("key.txt", format!("{key}\n"));
-    let url = url(&gate);
     let with = |source: &str| ["conform", "--origin", &url, "--member", "7", "--key", source].join("\u{0}");
     for source in ["file:key.txt", "-"] {
         let args = with(source);
@@ -87,11 +74,27 @@ async fn the_key_is_read_from_a_file_or_stdin_and_is_never_an_argument() {
     }
     run(&url, "a wrong key", &[]).failed(1).names(&["the origin refuses the key (status 401, "]);
     run("ftp://x", KEY, &[]).failed(2).names(&["--origin cannot be used"]);
+
+    // Refusals with status 200 are alike once the configuration says so.
+    let gate = TestGateway::builder().key("bot").points("7", 3).set("answers.error_status", r#""ok""#).start().await;
+    let key = gate.secret("bot");
+    let ran = run(&origin_url(&gate), key, &[]).failed(1);
+    assert!(ran.stdout.contains("answers.error_status = \"ok\""), "{ran:#?}");
+    let world = World::new("[answers]\nerror_status = \"ok\"\n");
+    let ran = Ran::of(&mut conform(&world, &origin_url(&gate), key, &[]), "").done();
+    assert!(ran.stdout.contains("Callers will not notice the switch."), "{ran:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)] // the origin answers while the command is waited for
-async fn each_byte_that_differs_is_shown() {
-    let origin = ScriptedOrigin::start(0).await;
+async fn what_an_origin_does_otherwise_is_shown_and_what_cannot_be_compared_is_told() {
+    let mut origin = ScriptedOrigin::start(0).await;
+    each_byte_that_differs_is_shown(&origin).await;
+    what_is_limited_is_neither_alike_nor_different(&origin).await;
+    what_was_read_is_set_back_where_writes_fail(&origin).await;
+    an_origin_that_stalls_or_is_away_ends_it_in_words(&mut origin).await;
+}
+
+async fn each_byte_that_differs_is_shown(origin: &ScriptedOrigin) {
     origin.put_points("7", 1250);
     for (act, differences) in [
         (Act::say(200, "1250\n"), &["DIFFERS", "body, from byte 5: origin \"\\n\", gateway \"\""][..]),
@@ -123,39 +126,27 @@ async fn each_byte_that_differs_is_shown() {
     assert_eq!(origin.asked("setPoints"), 0);
 }
 
-#[tokio::test]
-async fn refusals_with_status_200_are_alike_once_the_configuration_says_so() {
-    let gate = TestGateway::builder().key("bot").points("7", 3).set("answers.error_status", r#""ok""#).start().await;
-    let key = gate.secret("bot");
-    let ran = run(&url(&gate), key, &[]).failed(1);
-    assert!(ran.stdout.contains("answers.error_status = \"ok\""), "{ran:#?}");
-    let world = World::new("[answers]\nerror_status = \"ok\"\n");
-    let ran = Ran::of(&mut conform(&world, &url(&gate), key, &[]), "").done();
-    assert!(ran.stdout.contains("Callers will not notice the switch."), "{ran:#?}");
+/// A refusal for the moment only, with the seconds to wait.
+fn limited(retry_after: &'static str, line: &str) -> Act {
+    Act::Say(429, retry_after, line.as_bytes().to_vec())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)] // the origin answers while the command is waited for
-async fn an_origin_that_stalls_or_is_away_ends_it_in_words() {
-    let mut origin = ScriptedOrigin::start(0).await;
-    origin.put_points("7", 3);
-    origin.next("getWarns", Act::Stall);
-    let ran = run(&origin.url(), KEY, &["--timeout", "1s"]).failed(1);
+async fn what_is_limited_is_neither_alike_nor_different(origin: &ScriptedOrigin) {
+    origin.put_points("7", 5);
+    let line = "12 | Too many requests! Try again in 120 s.";
+    origin.next("getWarns", limited("Retry-After: 120\r\n", line));
+    let ran = run(&origin.url(), KEY, &[]).failed(1);
     let said = row(&ran, "getWarns");
-    assert!(said.contains("NOT COMPARED\nthe origin gave no answer: no whole answer came within 1000 ms"), "{said}");
-    origin.always(Act::Stall);
-    run(&origin.url(), KEY, &["--timeout", "1500ms"]).failed(1).names(&["the origin gave no answer", "within 1500 ms"]);
-    for (wrong, said) in
-        [("1", "write a whole number and ms, s, m, h or d"), ("999ms", "1s to 60s"), ("2m", "1s to 60s")]
-    {
-        run(&origin.url(), KEY, &["--timeout", wrong]).failed(2).names(&[said]);
-    }
-    origin.refuse().await;
-    run(&origin.url(), KEY, &[]).failed(1).names(&["the origin gave no answer"]);
+    let origins = format!("NOT COMPARED\nthe origin refused it for the moment: status 429, \"{line}\"");
+    assert!(said.ends_with(&origins) && ran.stderr.contains(" 1 not compared"), "{ran:#?}");
+    let rows = run(&origin.url(), KEY, &["--json"]).list();
+    assert!(rows.iter().all(|row| row["verdict"] != "NOT COMPARED"), "{rows:#?}");
+    origin.always(limited("Retry-After: 120\r\n", line));
+    run(&origin.url(), KEY, &[]).failed(1).names(&["refuses the key (status 429", line]);
+    origin.always(Act::Normal);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)] // the origin answers while the command is waited for
-async fn what_was_read_is_set_back_where_writes_fail() {
-    let origin = ScriptedOrigin::start(0).await;
+async fn what_was_read_is_set_back_where_writes_fail(origin: &ScriptedOrigin) {
     origin.put_points("7", 5);
     // An answer that is cut off after the write has happened, and then an origin that refuses the first set-back.
     let writes = [Act::Normal, Act::Normal, Act::Cut(Cut::BeforeHeader), Act::Cut(Cut::MidBody)];
@@ -170,27 +161,24 @@ async fn what_was_read_is_set_back_where_writes_fail() {
     let before = origin.asked("setPoints");
     run(&origin.url(), KEY, &["--writes"]).failed(1).names(&["status 200, \"many\"; nothing was written"]);
     assert_eq!(origin.asked("setPoints"), before);
+    origin.always(Act::Normal);
 }
 
-/// A refusal for the moment only, with the seconds to wait.
-fn limited(retry_after: &'static str, line: &str) -> Act {
-    Act::Say(429, retry_after, line.as_bytes().to_vec())
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)] // the origin answers while the command is waited for
-async fn what_is_limited_is_neither_alike_nor_different() {
-    let origin = ScriptedOrigin::start(0).await;
-    origin.put_points("7", 5);
-    let line = "12 | Too many requests! Try again in 120 s.";
-    origin.next("getWarns", limited("Retry-After: 120\r\n", line));
-    let ran = run(&origin.url(), KEY, &[]).failed(1);
+async fn an_origin_that_stalls_or_is_away_ends_it_in_words(origin: &mut ScriptedOrigin) {
+    origin.put_points("7", 3);
+    origin.next("getWarns", Act::Stall);
+    let ran = run(&origin.url(), KEY, &["--timeout", "1s"]).failed(1);
     let said = row(&ran, "getWarns");
-    let origins = format!("NOT COMPARED\nthe origin refused it for the moment: status 429, \"{line}\"");
-    assert!(said.ends_with(&origins) && ran.stderr.contains(" 1 not compared"), "{ran:#?}");
-    let rows = run(&origin.url(), KEY, &["--json"]).list();
-    assert!(rows.iter().all(|row| row["verdict"] != "NOT COMPARED"), "{rows:#?}");
-    origin.always(limited("Retry-After: 120\r\n", line));
-    run(&origin.url(), KEY, &[]).failed(1).names(&["refuses the key (status 429", line]);
+    assert!(said.contains("NOT COMPARED\nthe origin gave no answer: no whole answer came within 1000 ms"), "{said}");
+    origin.always(Act::Stall);
+    run(&origin.url(), KEY, &["--timeout", "1500ms"]).failed(1).names(&["the origin gave no answer", "within 1500 ms"]);
+    for (wrong, said) in
+        [("1", "write a whole number and ms, s, m, h or d"), ("999ms", "1s to 60s"), ("2m", "1s to 60s")]
+    {
+        run(&origin.url(), KEY, &["--timeout", wrong]).failed(2).names(&[said]);
+    }
+    origin.refuse().await;
+    run(&origin.url(), KEY, &[]).failed(1).names(&["the origin gave no answer"]);
 }
 
 /// A comparison whose other amount has been written, and whose answer is held.
@@ -208,7 +196,7 @@ async fn held_in_a_write(world: &World, origin: &ScriptedOrigin) -> (Process, Ga
 }
 
 #[tokio::test]
-async fn sigint_amid_the_writes_is_ignored_and_what_was_read_is_set_back() {
+async fn points_are_set_back_at_sigint_and_named_with_the_services_own_line_if_they_cannot_be() {
     let (world, origin) = (World::plain(), ScriptedOrigin::start(0).await);
     let (mut process, held) = held_in_a_write(&world, &origin).await;
     process.signal(Signal::SIGINT);
@@ -219,11 +207,8 @@ async fn sigint_amid_the_writes_is_ignored_and_what_was_read_is_set_back() {
     let stderr = process.stderr();
     assert!(stderr.contains("member 7 has 5 points; they are set back at the end"), "{stderr}");
     assert!(stderr.contains("member 7 has 5 points again, as before"), "{stderr}");
-}
 
-#[tokio::test]
-async fn points_that_cannot_be_set_back_are_named_with_the_services_own_line() {
-    let (world, origin) = (World::plain(), ScriptedOrigin::start(0).await);
+    let origin = ScriptedOrigin::start(0).await;
     let (mut process, held) = held_in_a_write(&world, &origin).await;
     let line = "12 | Too many requests! Try again in 120 s.";
     origin.always(limited("Retry-After: 120\r\n", line));

@@ -1,12 +1,8 @@
-//! Contract section 2: `guild rename` and `guild remove`, while servers run.
+//! Contract section 2: `guild remove`, while servers run.
 
 use crate::support::*;
 
-on_both_stores!(
-    a_removed_guilds_keys_stop_and_a_guild_added_again_sees_nothing_of_it,
-    a_removed_guild_is_answered_03_to_a_key_that_a_file_lists,
-    other_nodes_and_other_guilds_follow_a_removal_or_are_left_alone,
-);
+on_both_stores!(a_removed_guilds_keys_stop_on_every_node_and_a_guild_added_again_sees_nothing_of_it);
 
 /// A gateway that keeps answers for an hour, with points of member 7.
 fn caching_gateway(kind: Kind) -> Builder {
@@ -21,8 +17,9 @@ fn add_warn_and_review(gate: &TestGateway, reason: &str) {
     gate.run(&[&["review", "add"], &of[..], &["--rating", "5", "--text", reason]].concat()).done();
 }
 
-async fn a_removed_guilds_keys_stop_and_a_guild_added_again_sees_nothing_of_it(kind: Kind) {
-    let gate = caching_gateway(kind).key("bot").start().await;
+async fn a_removed_guilds_keys_stop_on_every_node_and_a_guild_added_again_sees_nothing_of_it(kind: Kind) {
+    let gate = caching_gateway(kind).key("bot").key_of_guild("other", "999").start().await;
+    gate.set_points("other", "7", 4).await.is("Successfully set '7' points to '4'");
     add_warn_and_review(&gate, "spam");
     let warns = "{warns_7_id_1_4000000000=Mod: spam (Expires 4000000000)}";
     eventually(SECOND_AND_SLACK, "the warn", || async { gate.get_warns("bot", "7").await.body == warns }).await;
@@ -31,12 +28,25 @@ async fn a_removed_guilds_keys_stop_and_a_guild_added_again_sees_nothing_of_it(k
         gate.get_warns("bot", "7").await.is(warns);
         gate.get_reviews("bot", "7").await.is("{reviews_7_id_1_5=Mod (5★): spam}");
     }
+    // Another server on the same store.
+    let path = gate.world().write("second.toml", gate.world().read("gateway.toml"));
+    let mut second = Process::start(&mut gate.world().command(&["serve", "--config", path.to_str().unwrap()]));
+    let mut connection = Connection::to(second.ready().await).await;
+    let (bot, other) =
+        (gate.request("getPoints", "bot", "memberID=7"), gate.request("getPoints", "other", "memberID=7"));
+    connection.ask(&bot).await.is("3");
+    connection.ask(&other).await.is("4");
     let removed = gate.run(&["guild", "remove", GUILD, "--yes"]).done();
     assert_eq!(removed.stdout, format!("guild {GUILD} was removed, with 1 member, 1 warn, 1 review and 1 key\n"));
     let stopped = || async { gate.get_points("bot", "7").await.body == INCORRECT_KEY };
     eventually(SECOND_AND_SLACK, "the key stops", stopped).await;
     gate.set_points("bot", "7", 9).await.is_refused(401, INCORRECT_KEY);
-    assert!(gate.run(&["key", "list", "--json"]).done().list().is_empty());
+    let follows = async || connection.ask(&bot).await.body == INCORRECT_KEY;
+    eventually(SECOND_AND_SLACK, "the other node follows", follows).await;
+    // Other guilds are left alone.
+    connection.ask(&other).await.is("4");
+    gate.get_points("other", "7").await.is("4");
+    assert_eq!(gate.run(&["key", "list", "--json"]).done().list().len(), 1);
 
     gate.run(&["guild", "add", GUILD, "--name", "Another"]).done();
     let key = gate.run(&["key", "create", "--guild", GUILD]).done().stdout.trim_end().to_owned();
@@ -51,8 +61,9 @@ async fn a_removed_guilds_keys_stop_and_a_guild_added_again_sees_nothing_of_it(k
     eventually(SECOND_AND_SLACK, "ids begin again", || async { ask("getWarns").await.body == warns }).await;
 }
 
-async fn a_removed_guild_is_answered_03_to_a_key_that_a_file_lists(kind: Kind) {
-    let gate = caching_gateway(kind).key("bot").keys_in_file().start().await;
+#[tokio::test]
+async fn a_removed_guild_is_answered_03_to_a_key_of_a_file_and_answers_of_an_http_origin_are_forgotten() {
+    let gate = caching_gateway(Kind::Builtin).key("bot").keys_in_file().start().await;
     gate.get_points("bot", "7").await.is("3");
     gate.get_points("bot", "7").await.is_hit();
     gate.run(&["guild", "remove", GUILD, "--yes"]).done();
@@ -61,28 +72,8 @@ async fn a_removed_guild_is_answered_03_to_a_key_that_a_file_lists(kind: Kind) {
     gate.run(&["guild", "add", GUILD, "--name", "Another"]).done();
     eventually(SECOND_AND_SLACK, "it is there", || async { gate.get_points("bot", "7").await.status == 200 }).await;
     gate.get_points("bot", "7").await.is("0");
-}
 
-async fn other_nodes_and_other_guilds_follow_a_removal_or_are_left_alone(kind: Kind) {
-    let gate = caching_gateway(kind).key("bot").key_of_guild("other", "999").start().await;
-    gate.set_points("other", "7", 4).await.is("Successfully set '7' points to '4'");
-    // Another server on the same store.
-    let path = gate.world().write("second.toml", gate.world().read("gateway.toml"));
-    let mut second = Process::start(&mut gate.world().command(&["serve", "--config", path.to_str().unwrap()]));
-    let mut connection = Connection::to(second.ready().await).await;
-    let bot = gate.request("getPoints", "bot", "memberID=7");
-    connection.ask(&bot).await.is("3");
-    connection.ask(&gate.request("getPoints", "other", "memberID=7")).await.is("4");
-    gate.run(&["guild", "remove", GUILD, "--yes"]).done();
-    let follows = async || connection.ask(&bot).await.body == INCORRECT_KEY;
-    eventually(SECOND_AND_SLACK, "the other node follows", follows).await;
-    connection.ask(&gate.request("getPoints", "other", "memberID=7")).await.is("4");
-    gate.get_points("other", "7").await.is("4");
-    assert_eq!(gate.run(&["guild", "list", "--json"]).done().list().len(), 1);
-}
-
-#[tokio::test]
-async fn answers_of_an_http_origin_are_forgotten_with_the_guild_whose_they_were() {
+    // Answers of an HTTP origin are forgotten with the guild whose they were.
     let gate = caching_gateway(Kind::Http).key("bot").keys_in_store().start().await;
     gate.get_points("bot", "7").await.is("3");
     gate.get_points("bot", "7").await.is("3").is_hit();
@@ -96,36 +87,4 @@ async fn answers_of_an_http_origin_are_forgotten_with_the_guild_whose_they_were(
     let request = Request::post("/getPoints", "memberID=7").key(&key);
     eventually(SECOND_AND_SLACK, "the new key", || async { gate.send(&request).await.status == 200 }).await;
     gate.send(&request).await.is("4");
-}
-
-#[test]
-fn a_guild_is_removed_only_if_it_is_meant() {
-    let world = World::plain();
-    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
-    let there = || world.run(&["guild", "list", "--json"]).done().list().len();
-    world.run(&["guild", "remove", GUILD]).failed(1).names(&["Night Watch", "--yes"]);
-    assert_eq!(there(), 1);
-    world.run(&["guild", "remove", GUILD, "--yes"]).done();
-    assert_eq!(there(), 0);
-    for more in [&[][..], &["--yes"]] {
-        world
-            .run(&[&["guild", "remove", GUILD], more].concat())
-            .failed(1)
-            .names(&["not in the store; `guildgate guild list`"]);
-    }
-}
-
-#[test]
-fn a_guild_is_renamed() {
-    let world = World::plain();
-    world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
-    world.run(&["guild", "rename", GUILD, "--name", "Day Watch"]).done();
-    let guilds = world.run(&["guild", "list", "--json"]).done().list();
-    assert_eq!((guilds.len(), &guilds[0]["name"]), (1, &"Day Watch".into()));
-    world.run(&["guild", "rename", "404404", "--name", "N"]).failed(1).names(&["404404"]);
-    world.run(&["guild", "rename", GUILD]).failed(2).names(&["--name"]);
-    // As an import does it.
-    world.run(&["guild", "rename", GUILD, "--name", "Day\nWatch\u{7}"]).done();
-    let guilds = world.run(&["guild", "list", "--json"]).done().list();
-    assert_eq!((guilds.len(), &guilds[0]["name"]), (1, &"Day Watch ".into()));
 }

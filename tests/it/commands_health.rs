@@ -27,10 +27,7 @@ async fn a_server_is_healthy_until_it_drains_or_ends() {
     health(gate.world(), &tcp).failed(1).names(&["the server cannot be asked: ", "refused", "does it run?"]);
     health(gate.world(), "health_path = \"\"").failed(1).names(&["server.health_path is \"\""]);
     health(gate.world(), "lisen = 7").failed(1).names(&["lisen"]);
-}
-
-#[tokio::test]
-async fn a_server_with_tls_is_asked_whatever_its_certificate_names() {
+    // A server with TLS is asked whatever its certificate names.
     let gate = TestGateway::builder().tls().start().await;
     let server = format!("tls = {{ certificate = \"x\", private_key = \"y\" }}\nlisten = [\"{}\"]", gate.address());
     health(gate.world(), &server).done();

@@ -20,7 +20,7 @@ fn world() -> World {
     let world = World::plain();
     let member = |id: u64| format!("{{\"guild\":\"{GUILD}\",\"member\":\"{id}\",\"name\":\"Ada\",\"points\":{id}}}\n");
     let lines = format!("{{\"guild\":\"{GUILD}\",\"name\":\"Night Watch\"}}\n");
-    world.import(&(lines + &(1..=60_000).map(member).collect::<String>())).done();
+    world.import(&(lines + &(1..=30_000).map(member).collect::<String>())).done();
     world
 }
 
@@ -58,20 +58,26 @@ async fn interrupt_midway(world: &World, args: &[&str], signal: Signal) -> Proce
 }
 
 #[tokio::test]
-async fn a_signal_to_an_export_or_a_backup_leaves_the_file_as_it_was_and_nothing_besides_it() {
+async fn a_signal_leaves_everything_as_it_was_and_nothing_besides_it() {
     let world = world();
+    interrupt_exports_and_backups(&world).await;
+    interrupt_import_that_reads(&world).await;
+    interrupt_import_that_is_applied(&world).await;
+}
+
+async fn interrupt_exports_and_backups(world: &World) {
     world.run(&["store", "backup", "b.db"]).done();
     world.write("e.jsonl", "as it was");
     for signal in SIGNALS {
         for args in [&["store", "backup", "--force", "b.db"][..], &["export", "e.jsonl"], &["export", "new.jsonl.gz"]] {
-            let process = interrupt_midway(&world, args, signal).await;
+            let process = interrupt_midway(world, args, signal).await;
             let line = format!("guildgate: interrupted; {} is as it was", args[args.len() - 1]);
             assert!(
                 process.stderr().starts_with(&line) && process.stderr().lines().count() == 1,
                 "{}",
                 process.stderr()
             );
-            assert_eq!(temp_files(&world), Vec::<String>::new());
+            assert_eq!(temp_files(world), Vec::<String>::new());
         }
     }
 }
@@ -91,11 +97,11 @@ async fn start_import(world: &World, pipe: &str) -> (Process, File) {
     (process, open)
 }
 
-async fn a_signal_to_an_import_ends_it_with_a_line_and_nothing_is_imported_or_left(kind: Kind) {
-    let (world, ..) = TestGateway::on(kind).prepare().await;
+/// A signal to an import ends it with a line, and nothing is imported or left.
+async fn interrupt_import_that_reads(world: &World) {
     let (before, files) = (world.run(&["export", "-"]).done().stdout, world.files().len());
     for signal in SIGNALS {
-        let (mut import, _held_open) = start_import(&world, "in.jsonl").await;
+        let (mut import, _held_open) = start_import(world, "in.jsonl").await;
         import.signal(signal);
         assert_eq!(import.exit().await, Some(1));
         assert_eq!(import.stderr(), "guildgate: interrupted; nothing was imported\n");
@@ -104,9 +110,7 @@ async fn a_signal_to_an_import_ends_it_with_a_line_and_nothing_is_imported_or_le
     assert_eq!(world.files().len(), files, "something was left");
 }
 
-#[tokio::test]
-async fn a_signal_to_an_import_that_is_being_applied_leaves_the_store_as_it_was_and_nothing_besides_it() {
-    let world = world();
+async fn interrupt_import_that_is_applied(world: &World) {
     let others = world.text("import.jsonl").replace("Ada", "Eve").replace("Night Watch", "Day Watch");
     world.write("others.jsonl", others);
     let before = world.run(&["export", "-"]).done().stdout;
@@ -137,5 +141,3 @@ async fn a_signal_to_an_import_that_is_being_applied_leaves_the_store_as_it_was_
         world.run(&["store", "verify"]).done();
     }
 }
-
-on_both_stores!(a_signal_to_an_import_ends_it_with_a_line_and_nothing_is_imported_or_left);

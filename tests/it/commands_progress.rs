@@ -6,8 +6,8 @@ use crate::support::*;
 const RECORDS: usize = 20_001;
 
 /// A world with this many records in its store, and the file from which they were imported.
-async fn world(kind: Kind) -> World {
-    let (world, ..) = TestGateway::on(kind).prepare().await;
+fn world() -> World {
+    let world = World::plain();
     let member =
         |id: usize| format!("{{\"guild\":\"{GUILD}\",\"member\":\"{id}\",\"name\":\"Ada\",\"points\":{id}}}\n");
     let lines = format!("{{\"guild\":\"{GUILD}\",\"name\":\"Night Watch\"}}\n");
@@ -27,8 +27,9 @@ async fn run_on_terminal(world: &World, args: &[&str]) -> String {
     process.stderr()
 }
 
-async fn on_a_terminal_each_phase_has_its_bar_with_rate_and_time_left(kind: Kind) {
-    let world = world(kind).await;
+#[tokio::test]
+async fn on_a_terminal_each_phase_has_its_bar_with_rate_and_time_left() {
+    let world = world();
     let total = indicatif::HumanBytes(world.read("import.jsonl").len() as u64).to_string();
     world.run(&["export", "packed.jsonl.gz"]).done();
     let packed = indicatif::HumanBytes(world.read("packed.jsonl.gz").len() as u64).to_string();
@@ -46,5 +47,3 @@ async fn on_a_terminal_each_phase_has_its_bar_with_rate_and_time_left(kind: Kind
     // The bar is cleared at the end.
     assert!(!screen.rsplit('\r').next().unwrap().contains("writing"), "{screen:?}");
 }
-
-on_both_stores!(on_a_terminal_each_phase_has_its_bar_with_rate_and_time_left);

@@ -38,14 +38,10 @@ fn place(gate: &TestGateway, section: &str, name: &str) -> String {
     format!("gateway.toml:{}", section + within + 1)
 }
 
-async fn is_logged(gate: &TestGateway, id: &str) {
-    gate.has_logged("access.log", "the request", |line| line.contains(id)).await;
-}
-
 #[tokio::test]
-async fn a_request_over_its_rate_is_explained_with_key_tier_limit_and_its_line() {
+async fn a_request_is_explained_with_its_key_limit_cache_and_answer_wherever_its_log_is() {
     for format in ["text", "json"] {
-        let gate = logged(TestGateway::builder())
+        let mut gate = logged(TestGateway::builder())
             .key_of_tier("slow", "free")
             .set("limits.tiers.free.rate", r#""1/m""#)
             .set("limits.tiers.free.burst", "1")
@@ -56,7 +52,11 @@ async fn a_request_over_its_rate_is_explained_with_key_tier_limit_and_its_line()
         let refused = gate.get_points("slow", "7").await;
         assert_eq!(refused.code(), Some(12));
         let id = id_of(&refused);
-        is_logged(&gate, &id).await;
+        let miss = id_of(&gate.get_points("bot", "8").await);
+        let hit = id_of(&gate.get_points("bot", "8").await);
+        let unknown = id_of(&gate.send(&Request::post("/getPoints", "memberID=7").key("a wrong key")).await);
+        let nowhere = id_of(&gate.send(&Request::post("/nothing", "")).await);
+        gate.has_logged("access.log", "the last request", |line| line.contains(&nowhere)).await;
         let said = explained(&gate, &id);
         says(
             &said,
@@ -72,47 +72,70 @@ async fn a_request_over_its_rate_is_explained_with_key_tier_limit_and_its_line()
         );
         assert!(!said.contains("has changed since") && !said.contains(gate.secret("slow")), "{said}");
         let object: Value = serde_json::from_str(&gate.run(&["why", "--json", &id]).done().stdout).unwrap();
-        assert_eq!(object["request_id"], id);
-        assert_eq!(object["limit"]["name"], "rate");
+        assert_eq!((&object["request_id"], &object["limit"]["name"]), (&id.as_str().into(), &"rate".into()));
         assert_eq!((&object["key_name"], &object["guild"]), (&"slow".into(), &GUILD.into()));
         assert_eq!((&object["config_changed"], &object["code"]), (&false.into(), &12.into()));
         assert_eq!(object["sentences"].as_array().unwrap().len(), said.lines().count());
+        assert_eq!(gate.stop().await, Some(0));
+
+        says(&explained(&gate, &miss), &["The cache had no answer, so the built-in backend was asked."]);
+        says(
+            &explained(&gate, &hit),
+            &["The answer came from the cache.", "The caller got the answer with status 200"],
+        );
+        let said = explained(&gate, &unknown);
+        let accepted =
+            ["Its API key was not accepted.", "`02 | Incorrect API key!` with status 401", "without `Bearer `"];
+        says(&said, &accepted);
+        assert!(!said.contains("a wrong key"), "{said}");
+        says(&explained(&gate, &nowhere), &["a request that named no operation", "10 | Unknown operation!"]);
+        wherever_its_log_is(gate.world(), &hit);
+        a_change_since_is_named(&gate, &hit);
     }
 }
 
-#[tokio::test]
-async fn a_configuration_that_has_changed_since_and_a_key_that_is_gone_are_named() {
-    let mut gate = logged(TestGateway::builder()).start().await;
-    let id = id_of(&gate.get_points("bot", "7").await);
-    assert_eq!(gate.stop().await, Some(0));
+/// The log before is searched too, and files that are named, even gzipped, and a log that is piped in, whatever precedes its
+/// lines.
+fn wherever_its_log_is(world: &World, id: &str) {
+    let log = world.text("access.log");
+    let gone = "f".repeat(32);
+    std::fs::rename(world.path("access.log"), world.path("access.log.1")).unwrap();
+    world.write("access.log", "");
+    says(&world.run(&["why", id]).done().stdout, &["sent getPoints"]);
+    world.run(&["why", &gone]).failed(1).names(&[&gone, "access.log, ", "access.log.1", "X-Request-Id"]);
+    assert!(Command::new("gzip").arg(world.path("access.log.1")).status().unwrap().success());
+    let whole = world.read("access.log.1.gz");
+    world.write("twice.gz", [&*whole, &whole].concat());
+    says(&world.run(&["why", id, "access.log", "twice.gz"]).done().stdout, &["sent getPoints"]);
+    world.write("cut.gz", &whole[..whole.len() - 12]);
+    let ran = world.run(&["why", &gone, "cut.gz"]).failed(1).names(&["cut.gz cannot be read: "]);
+    assert!(ran.stdout.is_empty(), "{ran:?}");
+
+    let prefixed = |line: &str| format!("Nov 22 15:50:33 host guildgate[7]: {line}\n");
+    let journal: String = log.lines().map(prefixed).collect();
+    says(&world.run_with_input(&["why", id, "-"], &journal).done().stdout, &["sent getPoints", "named \"bot\""]);
+    world.edit("gateway.toml", r#"access = "access.log""#, r#"access = "stderr""#);
+    says(&world.run_with_input(&["why", id], &journal).done().stdout, &["sent getPoints"]);
+    world.run(&["why", id]).failed(1).names(&["log.access is no file", "journalctl"]);
+    world.edit("gateway.toml", r#"access = "stderr""#, r#"access = """#);
+    world.run(&["why", id]).failed(1).names(&["log.access is \"\"", "set it to a path"]);
+    world.edit("gateway.toml", r#"access = """#, r#"access = "access.log""#);
+    world.write("access.log", log);
+    assert!(!world.run(&["why", "\u{1b}[31m"]).failed(1).stderr.contains('\u{1b}'));
+}
+
+/// A configuration that has changed since and a key that is gone are named.
+fn a_change_since_is_named(gate: &TestGateway, id: &str) {
     let toml = gate.world().text("gateway.toml");
     // Neither a comment nor the folder in which it is read makes it another one.
     gate.world().write("gateway.toml", format!("# a comment\n{toml}"));
-    let ran = Ran::of(&mut gate.world().command(&["why", &id]), "").done();
+    let ran = Ran::of(&mut gate.world().command(&["why", id]), "").done();
     assert!(!ran.stdout.contains("has changed since"), "{ran:?}");
     gate.world().write("gateway.toml", toml.replace("burst = 1000000", "burst = 999999"));
     let key = gate.key_id("bot");
     gate.run(&["key", "revoke", &key]).done();
-    says(
-        &explained(&gate, &id),
-        &["The configuration has changed since", &format!("{key}, which is not listed any more")],
-    );
-}
-
-#[tokio::test]
-async fn an_unknown_key_and_a_hit_are_explained() {
-    let mut gate = logged(TestGateway::builder()).start().await;
-    let miss = id_of(&gate.get_points("bot", "7").await);
-    let hit = id_of(&gate.get_points("bot", "7").await);
-    let unknown = id_of(&gate.send(&Request::post("/getPoints", "memberID=7").key("a wrong key")).await);
-    let nowhere = id_of(&gate.send(&Request::post("/nothing", "")).await);
-    assert_eq!(gate.stop().await, Some(0));
-    says(&explained(&gate, &miss), &["The cache had no answer, so the built-in backend was asked."]);
-    says(&explained(&gate, &hit), &["The answer came from the cache.", "The caller got the answer with status 200"]);
-    let said = explained(&gate, &unknown);
-    says(&said, &["Its API key was not accepted.", "`02 | Incorrect API key!` with status 401", "without `Bearer `"]);
-    assert!(!said.contains("a wrong key"), "{said}");
-    says(&explained(&gate, &nowhere), &["a request that named no operation", "10 | Unknown operation!"]);
+    let gone = format!("{key}, which is not listed any more");
+    says(&explained(gate, id), &["The configuration has changed since", &gone]);
 }
 
 #[tokio::test]
@@ -136,25 +159,8 @@ async fn the_upstream_that_was_asked_is_named_with_its_time() {
 }
 
 #[tokio::test]
-async fn the_log_before_is_searched_too_and_files_that_are_named_even_gzipped() {
-    let mut gate = logged(TestGateway::builder()).start().await;
-    let id = id_of(&gate.get_points("bot", "7").await);
-    assert_eq!(gate.stop().await, Some(0));
-    let world = gate.world();
-    std::fs::rename(world.path("access.log"), world.path("access.log.1")).unwrap();
-    world.write("access.log", "");
-    says(&explained(&gate, &id), &["sent getPoints"]);
-    assert!(Command::new("gzip").arg(world.path("access.log.1")).status().unwrap().success());
-    let whole = world.read("access.log.1.gz");
-    let twice = world.write("twice.gz", [&*whole, &whole].concat());
-    says(&gate.run(&["why", &id, "access.log", twice.to_str().unwrap()]).done().stdout, &["sent getPoints"]);
-    world.write("cut.gz", &whole[..whole.len() - 12]);
-    let ran = gate.run(&["why", &"f".repeat(32), "cut.gz"]).failed(1).names(&["cut.gz cannot be read: "]);
-    assert!(ran.stdout.is_empty(), "{ran:?}");
-}
-
-#[tokio::test]
-async fn a_request_whose_line_is_not_written_yet_is_waited_for() {
+async fn a_request_whose_line_is_not_written_yet_is_waited_for_and_nothing_is_printed_raw() {
+    nothing_is_printed_raw();
     let world = World::new("[log]\naccess = \"access.log\"\n");
     let log =
         world.write("access.log", "2026-09-21T14:13:20.122Z 10.0.0.1 - 404 10 key=- cache=- took_us=9 id=older\n");
@@ -166,43 +172,8 @@ async fn a_request_whose_line_is_not_written_yet_is_waited_for() {
     assert!(why.stdout().starts_with("At 2026-09-21T14:13:20.123Z "), "{}", why.stdout());
 }
 
-#[tokio::test]
-async fn a_log_that_is_piped_in_is_searched_whatever_precedes_its_lines() {
-    for format in ["text", "json"] {
-        let mut gate = logged(TestGateway::builder())
-            .set("log.access", r#""stderr""#)
-            .set("log.format", &format!("{format:?}"))
-            .start()
-            .await;
-        let id = id_of(&gate.get_points("bot", "7").await);
-        assert_eq!(gate.stop().await, Some(0));
-        let prefixed = |line: &str| format!("Nov 22 15:50:33 host guildgate[7]: {line}\n");
-        let log: String = gate.stderr().lines().map(prefixed).collect();
-        for args in [&["why", &id][..], &["why", &id, "-"]] {
-            says(&gate.world().run_with_input(args, &log).done().stdout, &["sent getPoints", "named \"bot\""]);
-        }
-        gate.run(&["why", &id]).failed(1).names(&["log.access is no file", "journalctl"]);
-        let file = gate.world().write("some.log", &log);
-        says(&gate.run(&["why", &id, file.to_str().unwrap()]).done().stdout, &["sent getPoints"]);
-    }
-}
-
-#[tokio::test]
-async fn an_id_that_is_not_there_is_told_with_where_it_was_looked_for() {
-    let mut gate = logged(TestGateway::builder()).start().await;
-    gate.get_points("bot", "7").await.is("3");
-    assert_eq!(gate.stop().await, Some(0));
-    let id = "0".repeat(32);
-    gate.world().write("access.log.1", "nothing\n");
-    gate.run(&["why", &id]).failed(1).names(&[&id, "access.log, ", "access.log.1", "X-Request-Id"]);
-    let ran = gate.run(&["why", "\u{1b}[31m"]).failed(1);
-    assert!(!ran.stderr.contains('\u{1b}'), "{ran:?}");
-    gate.world().edit("gateway.toml", r#"access = "access.log""#, r#"access = """#);
-    gate.run(&["why", &id]).failed(1).names(&["log.access is \"\"", "set it to a path"]);
-}
-
-#[test]
-fn what_a_log_says_is_never_printed_raw() {
+/// What a log says is never printed raw.
+fn nothing_is_printed_raw() {
     let world = World::plain();
     let nasty = "\u{1b}]0;owned\u{7}";
     let text = format!(

@@ -11,7 +11,15 @@ const SCREENSHOTS: &str = "GUILDGATE_SCREENSHOTS";
 
 const TUNING: &str = "/tuning?tier=standard&rate=1%2Fs&burst=20";
 
-async fn logged_in(gate: &TestGateway) -> (Browser, String) {
+async fn points(gate: &TestGateway, secret: &str) -> Answer {
+    gate.send(&Request::post("/getPoints", "memberID=7").key(secret)).await
+}
+
+#[tokio::test]
+async fn by_keyboard_an_admin_makes_a_key_and_revokes_it_and_every_page_is_whole() {
+    let gate = TestGateway::builder().key("bot").key("other").points("7", 3).admin();
+    let gate = gate.set("limits.tiers.standard.rate", r#""2/s""#).set("limits.tiers.standard.burst", "40");
+    let gate = gate.set("limits.tiers.standard.daily", "1000").set("log.decisions", r#""d.log""#).start().await;
     let (browser, admin) = (Browser::start().await, gate.admin().await);
     let url = format!("http://{}", admin.address);
     browser.open(&url).await;
@@ -19,19 +27,14 @@ async fn logged_in(gate: &TestGateway) -> (Browser, String) {
     browser.type_text(&admin.token).await; // the field has the focus
     browser.press(Key::Enter).await;
     browser.shows("the first page", "document.querySelector('h1').innerText === 'Now'").await;
-    (browser, url)
+    a_key_is_made_and_revoked(&gate, &browser).await;
+    every_page_is_whole_in_light_dark_and_on_a_phone(&gate, &browser, &url).await;
+    browser.enter("form[action='/logout'] button", "Log in").await;
 }
 
-async fn points(gate: &TestGateway, secret: &str) -> Answer {
-    gate.send(&Request::post("/getPoints", "memberID=7").key(secret)).await
-}
-
-#[tokio::test]
-async fn by_keyboard_an_admin_sees_traffic_makes_a_key_and_revokes_it() {
-    let gate = TestGateway::builder().key("bot").points("7", 3).admin().start().await;
-    let (browser, _) = logged_in(&gate).await;
+async fn a_key_is_made_and_revoked(gate: &TestGateway, browser: &Browser) {
     assert_eq!(browser.evaluate("document.body.innerText.includes('incorrect key')").await, false);
-    points(&gate, "wrong").await;
+    points(gate, "wrong").await;
     // The script refreshes the page.
     browser.shows("the refusal", "document.body.innerText.includes('incorrect key')").await;
     browser.shows("the plot", "document.querySelectorAll('figure svg polyline').length > 1").await;
@@ -43,31 +46,24 @@ async fn by_keyboard_an_admin_sees_traffic_makes_a_key_and_revokes_it() {
     browser.type_text("by keyboard").await;
     browser.enter("form[action='/keys'] button.primary", "The key was made").await;
     let secret = browser.text("#secret").await;
-    eventually(PATIENCE, "the key works", || async { points(&gate, &secret).await.status == 200 }).await;
+    eventually(PATIENCE, "the key works", || async { points(gate, &secret).await.status == 200 }).await;
 
-    browser.enter("main a[href^='/keys/']", &key_title(&browser).await).await;
+    browser.enter("main a[href^='/keys/']", &key_title(browser).await).await;
     browser.tab_to("input[name=confirmed]").await;
     browser.press(Key::Space).await;
     browser.enter("form[action$='/revoke'] button", "Keys").await;
     assert_eq!(browser.text("[role=status]").await, "The key was revoked.");
-    eventually(PATIENCE, "the key is refused", || async { points(&gate, &secret).await.status == 401 }).await;
-
-    browser.enter("form[action='/logout'] button", "Log in").await;
+    eventually(PATIENCE, "the key is refused", || async { points(gate, &secret).await.status == 401 }).await;
 }
 
 async fn key_title(browser: &Browser) -> String {
     format!("Key {}", browser.text("main p code").await)
 }
 
-#[tokio::test]
-async fn every_page_is_whole_in_light_dark_and_on_a_phone() {
-    let gate = TestGateway::builder().key("bot").key("other").points("7", 3).admin();
-    let gate = gate.set("limits.tiers.standard.rate", r#""2/s""#).set("limits.tiers.standard.burst", "40");
-    let gate = gate.set("limits.tiers.standard.daily", "1000").set("log.decisions", r#""d.log""#).start().await;
+async fn every_page_is_whole_in_light_dark_and_on_a_phone(gate: &TestGateway, browser: &Browser, url: &str) {
     let folder = std::env::var_os(SCREENSHOTS).map(PathBuf::from);
-    let (browser, url) = logged_in(&gate).await;
     if folder.is_some() {
-        traffic(&gate).await;
+        traffic(gate).await;
     }
     for _ in 0..60 {
         let _ = gate.get_points("bot", "7").await;

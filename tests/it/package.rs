@@ -96,9 +96,18 @@ fn setting<'u>(unit: &'u str, name: &str) -> &'u str {
     line.unwrap_or_else(|| panic!("{name} is not in the unit"))
 }
 
-#[test]
-fn each_file_is_installed_with_its_mode_and_those_in_etc_are_the_administrators() {
+#[tokio::test]
+async fn what_is_installed_is_whole_confined_and_serves() {
     let world = installed();
+    each_file_has_its_mode_and_those_in_etc_are_the_administrators(&world);
+    what_the_documents_link_to_is_installed_too(&world);
+    every_command_has_a_manual_page(&world);
+    systemd_accepts_the_unit_and_finds_it_confined(&world);
+    the_page_makes_the_user_that_the_unit_names();
+    what_is_installed_serves_and_writes_nowhere_but_in_the_services_folders(&world).await;
+}
+
+fn each_file_has_its_mode_and_those_in_etc_are_the_administrators(world: &World) {
     let root = world.path("root");
     for (file, mode) in [
         ("usr/bin/guildgate", 0o755),
@@ -127,9 +136,7 @@ fn each_file_is_installed_with_its_mode_and_those_in_etc_are_the_administrators(
     }
 }
 
-#[test]
-fn what_the_documents_link_to_is_installed_too() {
-    let world = installed();
+fn what_the_documents_link_to_is_installed_too(world: &World) {
     let documents = world.path("root/usr/share/doc/guildgate");
     let in_docs = fs::read_dir(documents.join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let pages = in_docs.chain([documents.join("README.md"), documents.join("CHANGELOG.md")]);
@@ -148,9 +155,7 @@ fn what_the_documents_link_to_is_installed_too() {
     assert!(links > 50, "{links}");
 }
 
-#[test]
-fn every_command_has_a_manual_page() {
-    let world = installed();
+fn every_command_has_a_manual_page(world: &World) {
     let (mut pages, mut named) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(world.path("root/usr/share/man/man1")).unwrap() {
         let path = entry.unwrap().path();
@@ -172,9 +177,7 @@ fn every_command_has_a_manual_page() {
     }
 }
 
-#[test]
-fn systemd_accepts_the_unit_and_finds_it_confined() {
-    let world = installed();
+fn systemd_accepts_the_unit_and_finds_it_confined(world: &World) {
     let unit = fs::read_to_string(world.path("root").join(UNIT)).unwrap();
     let binary = world.path("root/usr/bin/guildgate");
     let here = world.write("guildgate.service", unit.replace("/usr/bin/guildgate", binary.to_str().unwrap()));
@@ -191,7 +194,6 @@ fn systemd_accepts_the_unit_and_finds_it_confined() {
     assert!(reloads.len() == 2 && reloads[0].contains(&check) && reloads[1].contains(start), "{reloads:?}");
 }
 
-#[test]
 fn the_page_makes_the_user_that_the_unit_names() {
     let page = fs::read_to_string(project("docs/operating.md")).unwrap();
     let line = page.lines().find_map(|line| line.strip_prefix("systemd-sysusers ")).unwrap();
@@ -206,9 +208,7 @@ fn the_page_makes_the_user_that_the_unit_names() {
     assert!(fs::read_to_string(root.join("etc/passwd")).unwrap().lines().any(|line| line.starts_with(&user)));
 }
 
-#[tokio::test]
-async fn what_is_installed_serves_and_writes_nowhere_but_in_the_services_folders() {
-    let world = installed();
+async fn what_is_installed_serves_and_writes_nowhere_but_in_the_services_folders(world: &World) {
     let root = world.path("root");
     let folders = ["etc/guildgate", "var/lib/guildgate", "var/log/guildgate", "run/guildgate"];
     let below_root = |text: String| {
@@ -255,7 +255,6 @@ async fn what_is_installed_serves_and_writes_nowhere_but_in_the_services_folders
     fs::set_permissions(root.join("etc/guildgate"), fs::Permissions::from_mode(0o750)).unwrap();
 }
 
-#[test]
 fn the_images_configuration_is_valid_on_either_store() {
     let config = fs::read_to_string(project("packaging/docker.toml")).unwrap();
     let world = World::plain();
@@ -284,7 +283,8 @@ fn cluster_file(name: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_configurations_of_the_composed_cluster_are_valid() {
+async fn the_configurations_of_the_image_and_of_the_composed_cluster_are_valid() {
+    the_images_configuration_is_valid_on_either_store();
     let redis = Redis::start(&["--requirepass", "letters", "--maxmemory-policy", "noeviction"]).await;
     let world = World::new(&cluster_file("gateway").replace("/var/lib/guildgate/", ""));
     let mut command = world.command(&["check"]);

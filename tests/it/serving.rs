@@ -12,6 +12,7 @@ async fn during_a_request(drain: &str) -> (TestGateway, Connection, Gate) {
         .key("bot")
         .points("7", 3)
         .set("server.drain_timeout", &format!("{drain:?}"))
+        .set("server.body_timeout", r#""60s""#)
         .set("origin.timeout", r#""60s""#)
         .start()
         .await;
@@ -23,74 +24,91 @@ async fn during_a_request(drain: &str) -> (TestGateway, Connection, Gate) {
 }
 
 #[tokio::test]
-async fn the_ready_line_comes_once_it_accepts() {
-    let gate = TestGateway::builder().key("bot").points("7", 3).start().await;
-    gate.get_points("bot", "7").await.is("3");
-    let ready: Vec<_> = gate.stderr().lines().filter(|l| l.starts_with("ready: ")).map(str::to_owned).collect();
-    assert_eq!(ready, [format!("ready: http://{}", gate.address())]);
-}
-
-#[tokio::test]
-async fn it_listens_on_every_address_it_is_told() {
-    let gate = TestGateway::builder()
-        .key("bot")
-        .points("7", 3)
-        .set("server.listen", r#"["127.0.0.1:0", "unix:gate.sock"]"#)
-        .start()
-        .await;
-    gate.get_points("bot", "7").await.is("3");
-    let mut socket = tokio::net::UnixStream::connect(gate.world().path("gate.sock")).await.unwrap();
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let request = gate.request("getPoints", "bot", "memberID=7").header("Connection", "close");
-    socket.write_all(&request.bytes()).await.unwrap();
-    let mut answer = String::new();
-    tokio::time::timeout(PATIENCE, socket.read_to_string(&mut answer)).await.expect("no answer on the socket").unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\n3"), "{answer}");
-}
-
-#[tokio::test]
-async fn it_listens_on_all_addresses_of_both_kinds_where_both_are_named() {
-    // A port that is free for both.
-    let port = std::net::TcpListener::bind("[::]:0").unwrap().local_addr().unwrap().port();
-    let world =
-        World::new(&format!("[server]\nlisten = [\"0.0.0.0:{port}\", \"[::]:{port}\"]\n[admin]\nlisten = \"\"\n"));
-    world.run(&["check"]).done();
-    let mut process = world.serve(&[]);
-    process.ready().await;
-    for address in ["127.0.0.1", "[::1]"] {
-        assert!(is_served(format!("{address}:{port}").parse().unwrap()).await, "{address}");
-    }
-}
-
-#[tokio::test]
-async fn the_service_manager_is_told_at_an_abstract_address_too() {
+async fn an_empty_store_is_made_every_address_is_served_and_the_service_manager_is_told_when_it_is_ready() {
     use std::os::linux::net::SocketAddrExt;
-    let world = World::plain();
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    // A port that is free for both kinds of addresses.
+    let port = std::net::TcpListener::bind("[::]:0").unwrap().local_addr().unwrap().port();
+    let listen = format!("\"0.0.0.0:{port}\", \"[::]:{port}\", \"unix:gate.sock\"");
+    let world = World::new(&format!("[server]\nlisten = [{listen}]\n[admin]\nlisten = \"\"\n"));
+    world.run(&["check"]).done();
+    // An abstract address.
     let name = world.path("notify").display().to_string();
     let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
     let manager = std::os::unix::net::UnixDatagram::bind_addr(&address).unwrap();
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut process = Process::start(world.command(&["serve"]).env("NOTIFY_SOCKET", format!("@{name}")));
+    // The configuration is named by the environment, and relative paths start at its folder.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut command = world.command(&["serve"]);
+    command.current_dir(elsewhere.path()).env("GUILDGATE_CONFIG", world.path("gateway.toml"));
+    let mut process = Process::start(command.env("NOTIFY_SOCKET", format!("@{name}")));
     process.ready().await;
+    let ready: Vec<_> = process.stderr().lines().filter(|l| l.starts_with("ready: ")).map(str::to_owned).collect();
+    assert_eq!(ready[..2], [format!("ready: http://0.0.0.0:{port}"), format!("ready: http://[::]:{port}")]);
     let mut told = [0; 64];
     let length = manager.recv(&mut told).unwrap();
     assert_eq!(&told[..length], b"READY=1\n");
+    assert!(world.path("guildgate.db").is_file());
+    assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0, "nothing is made where it was started");
+    let request = Request::post("/getPoints", "memberID=7").key("x");
+    for address in ["127.0.0.1", "[::1]"] {
+        let mut connection = Connection::to(format!("{address}:{port}").parse().unwrap()).await;
+        connection.ask(&request).await.is_refused(401, INCORRECT_KEY);
+    }
+    let mut socket = tokio::net::UnixStream::connect(world.path("gate.sock")).await.unwrap();
+    socket.write_all(&request.header("Connection", "close").bytes()).await.unwrap();
+    let mut answer = String::new();
+    tokio::time::timeout(PATIENCE, socket.read_to_string(&mut answer)).await.expect("no answer on the socket").unwrap();
+    assert!(answer.starts_with("HTTP/1.1 401 ") && answer.ends_with(INCORRECT_KEY), "{answer}");
+    the_first_line_says_what_starts_and_by_which_configuration().await;
+}
+
+async fn the_first_line_says_what_starts_and_by_which_configuration() {
+    let world = World::new("[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"\"\n");
+    let (path, folder) = (world.path("gateway.toml"), world.path(""));
+    let with_file = format!("config=\"{}\" hash=", path.display());
+    let folder = folder.canonicalize().unwrap();
+    let without = format!("config=\"no gateway.toml in {}; using the defaults\" hash=", folder.display());
+    for config in [with_file, without] {
+        // Whether the default address is free does not matter here.
+        let process = Process::start(&mut world.command(&["serve"]));
+        process.has_said("\n").await;
+        let said = process.stderr();
+        let (before, hash) = said.lines().next().unwrap().split_once(&config).unwrap_or_else(|| panic!("{said}"));
+        assert!(before.ends_with(&format!("guildgate starts version=\"{}\" ", env!("CARGO_PKG_VERSION"))), "{said}");
+        assert!(hash.len() == 12 && hash.bytes().all(|digit| digit.is_ascii_hexdigit()), "{said}");
+        let _ = std::fs::remove_file(&path); // of the first round
+    }
 }
 
 #[tokio::test]
-async fn sigterm_and_sigint_let_a_request_finish_and_exit_0() {
+async fn a_signal_lets_requests_finish_and_idle_connections_close_within_the_drain_time_out() {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGQUIT] {
-        let (mut gate, mut connection, hold) = during_a_request("30s").await;
+        let (mut gate, mut connection, hold) = during_a_request("60s").await;
+        let ask = gate.request("getPoints", "bot", "memberID=8").bytes();
+        let (mut idle, _silent) = (gate.connect_and_send(ask.clone()).await, gate.connect().await);
+        idle.answer().await.is("0");
+        // One that has begun is read to its end, however long after the signal that comes.
+        let mut begun = gate.connect_and_send(ask.clone()).await;
+        begun.answer().await.is("0");
+        begun.send(&ask[..20]).await;
+        gate.has_read_requests().await;
         gate.process().signal(Signal::SIGUSR2); // means something to other servers, and ends nothing here
         gate.process().signal(signal);
         let address = gate.address();
         eventually(PATIENCE, "no new connections", || async { !is_served(address).await }).await;
+        idle.is_closed().await;
+        begun.send(&ask[20..]).await;
+        assert!(begun.answer().await.is("0").closes(), "{signal}");
+        begun.is_closed().await;
         hold.open();
         let answer = connection.answer().await;
-        assert!(answer.is("Successfully set 'Ada' points to '5'").closes(), "{answer:#?}");
+        assert!(answer.is("Successfully set 'Ada' points to '5'").closes(), "{signal}: {answer:#?}");
         connection.is_closed().await;
         assert_eq!(gate.process().exit().await, Some(0), "{signal}; stderr:\n{}", gate.stderr());
     }
+    let (mut gate, _connection, _never_opened) = during_a_request("300ms").await;
+    assert_eq!(gate.stop().await, Some(0), "stderr:\n{}", gate.stderr());
 }
 
 /// Whether a new connection gets an answer other than 503 from the health path.
@@ -103,64 +121,8 @@ async fn is_served(address: std::net::SocketAddr) -> bool {
 }
 
 #[tokio::test]
-async fn the_drain_ends_at_its_time_out_and_still_exits_0() {
-    let (mut gate, _connection, _never_opened) = during_a_request("300ms").await;
-    assert_eq!(gate.stop().await, Some(0), "stderr:\n{}", gate.stderr());
-}
-
-#[tokio::test]
-async fn a_kept_connection_is_told_in_the_answer_to_a_request_that_was_on_its_way() {
-    let mut gate =
-        TestGateway::builder().key("bot").points("7", 3).set("server.drain_timeout", r#""60s""#).start().await;
-    let mut connection = gate.connect().await;
-    let ask = gate.request("getPoints", "bot", "memberID=7").bytes();
-    connection.send(&ask).await;
-    connection.answer().await.is("3");
-    // One that has begun is read to its end, however long after the signal that comes.
-    connection.send(&ask[..20]).await;
-    gate.get_points("bot", "7").await.is("3"); // read after it, most likely
-    gate.process().signal(Signal::SIGTERM);
-    gate.has_said("stopping").await;
-    connection.send(&ask[20..]).await;
-    assert!(connection.answer().await.is("3").closes());
-    connection.is_closed().await;
-    assert_eq!(gate.process().exit().await, Some(0));
-}
-
-#[tokio::test]
-async fn an_idle_connection_does_not_hold_up_the_end() {
-    let mut gate =
-        TestGateway::builder().key("bot").points("7", 3).set("server.drain_timeout", r#""60s""#).start().await;
-    let mut connection = gate.connect().await;
-    connection.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("3");
-    let _silent = gate.connect().await;
-    assert_eq!(gate.stop().await, Some(0)); // waits for 15 s, not for 60
-    connection.is_closed().await;
-}
-
-#[tokio::test]
-async fn an_empty_config_without_a_store_is_made_ready() {
-    let world = World::plain();
-    let mut process = world.serve(&[]);
-    let mut connection = Connection::to(process.ready().await).await;
-    connection.ask(&Request::post("/getPoints", "memberID=7").key("x")).await.is_refused(401, INCORRECT_KEY);
-    assert!(world.path("guildgate.db").is_file(), "relative paths start at the config's folder");
-}
-
-#[tokio::test]
-async fn the_config_may_be_named_by_the_environment() {
-    let world = World::plain();
-    let elsewhere = tempfile::tempdir().unwrap();
-    let mut command = world.command(&["serve"]);
-    command.current_dir(elsewhere.path()).env("GUILDGATE_CONFIG", world.path("gateway.toml"));
-    Process::start(&mut command).ready().await;
-    assert!(world.path("guildgate.db").is_file());
-    assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0, "nothing is made where it was started");
-}
-
-#[tokio::test]
-async fn the_demos_curl_line_works_as_it_is_printed_and_its_key_reads_and_writes_everything() {
-    let world = World::plain();
+async fn the_demos_curl_line_works_as_it_is_printed_and_it_takes_nothing_of_the_file() {
+    let world = World::new("[admin]\nlisten = \"0.0.0.0:9180\"\n[log]\naudit = \"audit.log\"\n");
     let mut process = world.serve(&["--demo"]);
     let address = process.ready().await;
     assert!(address.ip().is_loopback());
@@ -185,4 +147,22 @@ async fn the_demos_curl_line_works_as_it_is_printed_and_its_key_reads_and_writes
         assert!(answered.status == 200 && answered.body.starts_with(answer), "{answered:#?}");
     }
     assert!(!world.path("guildgate.db").exists(), "the demo's store is a throw-away one");
+
+    process.has_said("admin listener ready url=\"http://127.0.0.1:").await;
+    let said = process.stderr();
+    assert!(said.lines().next().unwrap().contains("config=\"the demo's own settings\""), "{said}");
+    let url = said.split("admin listener ready url=\"http://").nth(1).unwrap();
+    let address = url.split('"').next().unwrap().parse().unwrap();
+    let folders = std::fs::read_dir(world.path("")).unwrap().map(|entry| entry.unwrap().path());
+    let folder = folders.into_iter().find(|path| path.display().to_string().contains("guildgate-demo-")).unwrap();
+    let token = std::fs::read_to_string(folder.join("admin.token")).unwrap();
+    let admin = AdminClient { address, token: token.trim_end().to_owned() };
+    let config = admin.get("/api/config").await.is(200);
+    let shown: toml::Table = config["toml"].as_str().unwrap().parse().unwrap();
+    let text = |path: [&str; 2]| shown[path[0]][path[1]].as_str().unwrap();
+    assert_eq!(text(["admin", "listen"]), address.to_string());
+    assert_eq!(text(["origin", "store"]), folder.join("guildgate.db").display().to_string());
+    assert_eq!((text(["keys", "source"]), shown["log"].get("audit")), ("store", None));
+    let page = Dashboard::log_in(&admin, &admin.token).await.get("/configuration").await.text;
+    assert!(page.contains("This is a demo") && !page.contains("Reload the files"), "{page}");
 }

@@ -18,13 +18,19 @@ fn health() -> Request {
 }
 
 #[tokio::test]
-async fn while_the_delay_passes_the_health_path_says_503_and_everything_else_goes_on() {
-    let mut gate = gate().tls().admin().set("server.drain_delay", r#""60s""#).start().await;
+async fn while_the_delay_passes_the_health_path_says_503_everything_else_goes_on_and_more_signals_end_it() {
+    let mut gate = gate().tls().admin().set("server.drain_delay", r#""1ms""#);
+    gate = gate.set("server.body_timeout", r#""60s""#);
+    let mut gate = gate.start().await;
+    // The delay of a reload counts.
+    gate.reload_with("drain_delay = \"1ms\"", "drain_delay = \"60s\"");
+    gate.has_said("configuration reloaded").await;
     let ask = gate.request("getPoints", "bot", "memberID=7");
     let admin = gate.admin().await.with_token("");
     let (mut kept, mut http2) = (gate.connect().await, gate.http2().await);
     kept.ask(&ask).await.is("3");
     http2.ask(&ask).await.is("3");
+    let _held = HeldBody::begin(&gate, Version::Http1, ask.clone()).await;
     gate.process().signal(Signal::SIGTERM);
     gate.has_said(DELAYED).await;
     for _ in 0..3 {
@@ -41,49 +47,30 @@ async fn while_the_delay_passes_the_health_path_says_503_and_everything_else_goe
     let ready = admin.get("/readyz").await;
     assert!(ready.status == 503 && ready.text.contains("draining"), "{ready:?}");
     assert_eq!(admin.get("/healthz").await.text, "ok");
-    // Another signal ends the delay, long before 60 s.
+    // Another signal ends the delay, long before 60 s, and a third one cuts what is left.
     gate.process().signal(Signal::SIGINT);
     http2.is_ended().await.expect("a GOAWAY without fault");
     kept.is_closed().await;
-    assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
+    gate.has_said("finishing the requests under way").await;
     assert!(!gate.stderr().contains("are cut"), "{}", gate.stderr());
+    gate.process().signal(Signal::SIGINT);
+    gate.has_said("another stop signal; these connections are cut").await;
+    assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
 }
 
 #[tokio::test]
-async fn after_the_delay_the_listeners_close_and_a_third_signal_cuts_what_is_left() {
-    for (first, delay) in [(Signal::SIGTERM, "300ms"), (Signal::SIGINT, "60s")] {
-        let mut gate = gate().set("server.body_timeout", r#""60s""#);
-        gate = gate.set("server.drain_delay", &format!("{delay:?}"));
-        let mut gate = gate.start().await;
-        let held = HeldBody::begin(&gate, Version::Http1, gate.request("getPoints", "bot", "memberID=7")).await;
-        let begin = Instant::now();
-        gate.process().signal(first);
-        gate.has_said(DELAYED).await;
-        assert_eq!(gate.send(&health()).await.status, 503, "the listener is open");
-        if delay == "60s" {
-            gate.process().signal(first);
-        }
-        let address = gate.address();
-        eventually(PATIENCE, "the listener closes", async || Connection::try_to(address).await.is_err()).await;
-        if delay == "300ms" {
-            assert!(begin.elapsed() >= Duration::from_millis(300), "{:?}", begin.elapsed());
-            assert!(held.release().await.is("3").closes());
-        } else {
-            gate.has_said("finishing the requests under way").await;
-            gate.process().signal(first);
-            gate.has_said("another stop signal; these connections are cut").await;
-        }
-        assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
-    }
-}
-
-#[tokio::test]
-async fn a_reload_changes_the_delay_of_later_stops() {
-    let mut gate = gate().set("server.drain_delay", r#""60s""#).start().await;
-    gate.reload_with("drain_delay = \"60s\"", "drain_delay = \"1ms\"");
-    gate.has_said("configuration reloaded").await;
-    assert_eq!(gate.stop().await, Some(0)); // waits for 15 s, not for 60
-    assert!(gate.stderr().contains(DELAYED), "{}", gate.stderr());
+async fn after_the_delay_the_listeners_close_and_what_is_under_way_is_finished() {
+    let mut gate = gate().set("server.body_timeout", r#""60s""#).set("server.drain_delay", r#""300ms""#).start().await;
+    let held = HeldBody::begin(&gate, Version::Http1, gate.request("getPoints", "bot", "memberID=7")).await;
+    let begin = Instant::now();
+    gate.process().signal(Signal::SIGTERM);
+    gate.has_said(DELAYED).await;
+    assert_eq!(gate.send(&health()).await.status, 503, "the listener is open");
+    let address = gate.address();
+    eventually(PATIENCE, "the listener closes", async || Connection::try_to(address).await.is_err()).await;
+    assert!(begin.elapsed() >= Duration::from_millis(300), "{:?}", begin.elapsed());
+    assert!(held.release().await.is("3").closes());
+    assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
 }
 
 #[tokio::test]

@@ -19,38 +19,20 @@ fn config(more: &str) -> World {
 }
 
 #[tokio::test]
-async fn a_taken_port_is_one_line_and_exit_1() {
+async fn a_start_that_cannot_be_is_one_line_and_the_right_exit_code() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap();
+    let address = taken.local_addr().unwrap().to_string();
     let (code, stderr) = ends(&config(&format!("[server]\nlisten = [\"{address}\"]"))).await;
-    assert_eq!(code, Some(1), "{stderr}");
-    assert!(stderr.contains(&address.to_string()), "the address is not named: {stderr}");
-}
-
-#[test]
-fn a_port_that_is_not_for_this_user_is_one_line_and_exit_1() {
-    let world = config("[server]\nlisten = [\"0.0.0.0:80\"]");
-    // In a network of its own, where no other setting of the machine's holds.
+    assert!(code == Some(1) && stderr.contains(&address), "{code:?} {stderr}");
+    an_address_of_the_admin_listener_in_use(&taken).await;
+    a_start_that_fails_says_why_as_json(&address).await;
+    bad_usage();
+    // A port that is not for this user, in a network of its own, where no other setting of the machine's holds.
     let as_root: &[&str] = if nix::unistd::geteuid().is_root() { &[] } else { &["--map-root-user"] };
     let alone = [&["unshare", "--net"], as_root, &["setpriv", "--bounding-set=-net_bind_service"]].concat();
     let words = ["cannot listen on 0.0.0.0:80: this user may not", "CAP_NET_BIND_SERVICE"];
-    world.run_by(&alone, &["serve"]).failed(1).names(&words);
-}
-
-#[tokio::test]
-async fn a_missing_config_that_was_named_is_exit_2() {
-    let world = World::plain();
-    let missing = world.path("nowhere.toml");
-    for command in ["serve", "check"] {
-        Ran::of(&mut world.command(&[command, "--config", missing.to_str().unwrap()]), "")
-            .failed(2)
-            .names(&["nowhere.toml"]);
-    }
-    Ran::of(world.command(&["check"]).env("GUILDGATE_CONFIG", &missing), "").failed(2).names(&["nowhere.toml"]);
-}
-
-#[tokio::test]
-async fn a_missing_or_bad_key_file_is_named_and_gives_no_key_away() {
+    config("[server]\nlisten = [\"0.0.0.0:80\"]").run_by(&alone, &["serve"]).failed(1).names(&words);
+    // A key file that is missing or bad is named and gives no key away.
     for keys in [
         None,
         Some("[[key]]\nid = \"a\"\ndigest = \"secret-in-the-wrong-place\"\nguild = \"1\"\n"),
@@ -60,25 +42,10 @@ async fn a_missing_or_bad_key_file_is_named_and_gives_no_key_away() {
         let world = config("[server]\nlisten = [\"127.0.0.1:0\"]\n[keys]\nsource = \"file\"\nfile = \"keys.toml\"");
         keys.map(|keys| world.write("keys.toml", keys));
         let (code, stderr) = ends(&world).await;
-        assert!(code == Some(2) && stderr.contains("keys.toml"), "{code:?} {stderr}");
+        assert!(code == Some(2) && stderr.contains("keys.toml"), "{keys:?}: {code:?} {stderr}");
         assert!(!stderr.contains("secret-in-the-wrong-place"), "{stderr}");
     }
-}
-
-#[tokio::test]
-async fn bad_usage_is_exit_2_and_says_what_is_known() {
-    let world = World::plain();
-    for args in [&["sevre"][..], &[], &["serve", "--demmo"], &["key"], &["key", "create"], &["guild", "add"]] {
-        Ran::of(&mut world.command(args), "").failed(2);
-    }
-    for args in [&["--help"][..], &["serve", "--help"], &["key", "create", "--help"], &["import", "--help"]] {
-        let ran = Ran::of(&mut world.command(args), "").done();
-        assert!(ran.stdout.contains("--config") || args == ["--help"], "{ran:#?}");
-    }
-}
-
-#[tokio::test]
-async fn where_the_system_lets_it_open_too_few_files_it_says_so_in_one_line() {
+    // Too few files that the system lets it open.
     let (world, ..) = TestGateway::builder().key("bot").prepare().await;
     let config = world.path("gateway.toml");
     for files in ["6", "40", "255"] {
@@ -88,5 +55,59 @@ async fn where_the_system_lets_it_open_too_few_files_it_says_so_in_one_line() {
         assert_eq!(process.exit().await, Some(1));
         let said = process.stderr();
         assert!(said.contains("ulimit -n") && said.contains(files) && said.lines().count() == 1, "{said}");
+    }
+}
+
+/// It ends a server only where the file names it: the default address may be taken by anybody on this machine; if it is
+/// free, the first one takes it.
+async fn an_address_of_the_admin_listener_in_use(taken: &std::net::TcpListener) {
+    let address = taken.local_addr().unwrap();
+    let world = World::new(&format!("[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"{address}\"\n"));
+    world.run(&["serve"]).failed(1).names(&["in use", "change admin.listen"]);
+    let both = [(); 2].map(|()| World::new("[server]\nlisten = [\"127.0.0.1:0\"]\n"));
+    let mut processes = both.each_ref().map(|world| world.serve(&[]));
+    for process in &mut processes {
+        process.ready().await;
+    }
+    let has_warned = |process: &Process| process.stderr().contains("This process has no admin listener");
+    assert!(processes.iter().any(has_warned), "{:?}", processes.each_ref().map(|p| p.stderr()));
+}
+
+/// Where that is the format of the log.
+async fn a_start_that_fails_says_why_as_json(address: &str) {
+    for (config, code) in [
+        (format!("[server]\nlisten = [\"{address}\"]\n"), 1),
+        ("[server]\ntls = { certificate = \"cert.pem\", private_key = \"key.pem\" }\n".to_owned(), 2),
+    ] {
+        let world = World::new(&format!("{config}[admin]\nlisten = \"\"\n[log]\nformat = \"json\"\n"));
+        let identity = Identity::new();
+        world.put_identity(&identity);
+        world.write("key.pem", Identity::new().private_key); // of another certificate
+        let mut process = world.serve(&[]);
+        assert_eq!(process.exit().await, Some(code), "{}", process.stderr());
+        let lines = process
+            .stderr()
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect::<Vec<serde_json::Value>>();
+        assert!(lines.iter().any(|line| line["level"] == "ERROR"), "{lines:?}");
+    }
+}
+
+/// Bad usage, or a configuration that was named and is not there.
+fn bad_usage() {
+    let world = World::plain();
+    let missing = world.path("nowhere.toml");
+    for command in ["serve", "check"] {
+        let args = [command, "--config", missing.to_str().unwrap()];
+        Ran::of(&mut world.command(&args), "").failed(2).names(&["nowhere.toml"]);
+    }
+    Ran::of(world.command(&["check"]).env("GUILDGATE_CONFIG", &missing), "").failed(2).names(&["nowhere.toml"]);
+    for args in [&["sevre"][..], &[], &["serve", "--demmo"], &["key"], &["key", "create"], &["guild", "add"]] {
+        Ran::of(&mut world.command(args), "").failed(2);
+    }
+    for args in [&["--help"][..], &["serve", "--help"], &["key", "create", "--help"], &["import", "--help"]] {
+        let ran = Ran::of(&mut world.command(args), "").done();
+        assert!(ran.stdout.contains("--config") || args == ["--help"], "{ran:#?}");
     }
 }

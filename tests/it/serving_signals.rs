@@ -28,13 +28,14 @@ int getrlimit64(__rlimit_resource_t resource, struct rlimit64 *limit) { return l
 "#;
 
 #[tokio::test]
-async fn a_signal_of_the_first_moments_ends_no_server_and_is_obeyed() {
+async fn a_signal_of_the_first_moments_ends_no_server_and_is_obeyed_and_ends_another_command() {
     let tools = tempfile::tempdir().unwrap();
     let preload = preload(tools.path(), EARLY_SIGNAL);
     let (world, ..) = TestGateway::builder().key("bot").prepare().await;
     let config = world.path("gateway.toml");
     for signal in [Signal::SIGHUP, Signal::SIGUSR1] {
-        for _ in 0..20 {
+        ends_another_command(signal).await;
+        for _ in 0..2 {
             let launcher = ["env", preload, &format!("SIGNAL={}", signal as i32)];
             let command = &mut world.command_by(&launcher, &["serve", "--config", config.to_str().unwrap()]);
             let mut process = Process::start(command);
@@ -52,13 +53,10 @@ async fn a_signal_of_the_first_moments_ends_no_server_and_is_obeyed() {
     }
 }
 
-#[tokio::test]
-async fn another_command_ends_by_sighup_as_when_its_terminal_is_closed() {
-    let world = World::plain();
-    for signal in [Signal::SIGHUP, Signal::SIGUSR1] {
-        let (mut process, _stdin) = Process::fed(&mut world.command(&["key", "hash"]));
-        eventually(PATIENCE, "it reads its stdin", async || process.all_threads_wait()).await;
-        process.signal(signal);
-        assert_eq!(process.exit().await, None, "{signal}");
-    }
+/// Another command ends by either, as when its terminal is closed.
+async fn ends_another_command(signal: Signal) {
+    let (mut process, _stdin) = Process::fed(&mut World::plain().command(&["key", "hash"]));
+    eventually(PATIENCE, "it reads its stdin", async || process.all_threads_wait()).await;
+    process.signal(signal);
+    assert_eq!(process.exit().await, None, "{signal}");
 }

@@ -165,7 +165,7 @@ fn any_traffic() -> impl Strategy<Value = Vec<(u64, usize, Operation, u32)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn a_run_replayed_under_its_own_limits_gets_the_same_decisions(
@@ -353,4 +353,45 @@ fn the_older_half_is_read_before_the_file_and_files_named_are_read_exactly() {
     };
     assert_eq!(ticks(std::slice::from_ref(&path)), [0, 1, 2]);
     assert_eq!(ticks(&[path.clone(), path.clone()]), [2, 2]);
+}
+
+#[derive(Debug, clap::Parser)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: LimitsCommand,
+}
+
+#[tokio::test]
+async fn a_bad_config_exits_with_2_and_what_is_no_record_or_an_empty_one_with_1() {
+    use clap::Parser;
+    let folder = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    put("d.log", "");
+    put("gateway.toml", "log.access = \"\"\n");
+    put("bad.toml", "[limits.tiers.standard]\nrate = \"fast\"\n");
+    let run = async |line: &str| {
+        let line = line.replace('@', &format!("{}/", folder.path().display()));
+        let words = std::iter::once("guildgate").chain(line.split(' '));
+        let mut out = Vec::new();
+        let command = CommandLine::try_parse_from(words).unwrap().command;
+        let result = command.run(Some(&folder.path().join("gateway.toml")), &mut out).await;
+        (String::from_utf8(out).unwrap(), result.map_err(|e| (e.code(), e.to_string())))
+    };
+    for (line, code, words) in [
+        ("plan @bad.toml --log @d.log", 2, &["bad.toml:2:8", "rate"][..]),
+        ("plan @none.toml --log @d.log", 2, &["none.toml"]),
+        ("plan @gateway.toml", 2, &["--log", "log.decisions"]),
+        ("suggest", 2, &["--log", "log.decisions"]),
+        ("plan @gateway.toml --log @none.log", 1, &["none.log: No such file"]),
+        ("suggest --log @gateway.toml", 1, &["gateway.toml is no record of decisions", "log.decisions"]),
+        ("suggest --log @", 1, &["is no file"]),
+        ("plan @gateway.toml --log @d.log", 1, &["nothing to plan with", "no decision is recorded", "within a second"]),
+        ("suggest --log @d.log", 1, &["nothing to suggest from"]),
+    ] {
+        let (out, result) = run(line).await;
+        let (found, message) = result.expect_err(line);
+        assert!(found == code && words.iter().all(|word| message.contains(word)), "{line}: {found} {message}");
+        assert!(line.starts_with("plan") || out.is_empty(), "a redirected file holds no half section: {out}");
+    }
+    assert!(matches!(run("suggest --log @d.log --json").await, (out, Ok(())) if out == "[]\n"));
 }
