@@ -22,11 +22,11 @@ async fn import_from<R: BufRead>(
     test: &TestStore,
     open: impl Fn() -> io::Result<R> + Send + 'static,
     mode: Mode,
-) -> Result<Imported, ImportError> {
+) -> Result<Imported, TransferError> {
     Ok(test.store().import(open, mode, |_| {}).await?.commit().await?)
 }
 
-async fn import(test: &TestStore, text: impl AsRef<[u8]>, mode: Mode) -> Result<Imported, ImportError> {
+async fn import(test: &TestStore, text: impl AsRef<[u8]>, mode: Mode) -> Result<Imported, TransferError> {
     let text = text.as_ref().to_vec();
     import_from(test, move || Ok(Cursor::new(text.clone())), mode).await
 }
@@ -45,16 +45,16 @@ pub(crate) async fn exported(store: &Arc<Store>) -> String {
     tokio::task::spawn_blocking(export).await.unwrap()
 }
 
-fn bad(answer: Result<Imported, ImportError>) -> BadLines {
+fn bad(answer: Result<Imported, TransferError>) -> BadLines {
     match answer {
-        Err(ImportError::Bad(bad)) => bad,
+        Err(TransferError::Bad(bad)) => bad,
         other => panic!("{other:?}"),
     }
 }
 
 /// The bad lines of a file, as `line: reason`.
-fn reasons(answer: Result<Imported, ImportError>) -> Vec<String> {
-    bad(answer).shown.into_iter().map(|bad| format!("{}: {}", bad.line, bad.reason)).collect()
+fn reasons(answer: Result<Imported, TransferError>) -> Vec<String> {
+    bad(answer).shown.into_iter().map(|(line, reason)| format!("{line}: {reason}")).collect()
 }
 
 pub(crate) async fn an_import_is_exported_byte_for_byte_and_read_back(kind: Kind) {
@@ -134,7 +134,7 @@ pub(crate) async fn with_partial_the_good_lines_are_imported(kind: Kind) {
     let text = format!("\u{FEFF}{SAMPLE}\r\n\n{{}}\n");
     let imported = import(&test, &text, Mode::Partial).await.unwrap();
     assert_eq!((imported.records, imported.bad.total), (4, 1));
-    assert_eq!(imported.bad.shown[0].line, 7);
+    assert_eq!(imported.bad.shown[0].0, 7);
     assert_eq!(export(&test).await, SAMPLE);
 }
 

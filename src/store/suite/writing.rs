@@ -1,6 +1,7 @@
 //! Group commit: what shares a transaction, what waits for another's lock, and what becomes of writes whose callers go away.
 
 use super::*;
+use crate::store::writer::Work;
 
 /// Another process that holds the store's lock for writers, until it is dropped.
 enum Holder {
@@ -130,16 +131,17 @@ pub(crate) async fn a_write_that_could_not_begin_within_a_second_because_the_sto
     let (opener, hangs) = (test.store().opener.clone(), parking_lot::Mutex::new(hangs));
     let hanging = Opener::new(move |longest| {
         let _ = hangs.lock().recv(); // until the other end is dropped
-        opener.open(longest)
+        (opener.open)(longest)
     });
     let (writer, g) = (Writer::start(&hanging, None).unwrap(), guild("g"));
+    let points = |id| writer.queue::<String>(Work::Points { guild: g.clone(), member: member(id), amount: 5 });
     let name = |conn: &mut dyn Conn| conn.batch("UPDATE guild SET name = 'late'").map(|()| ((), None));
-    let (points, other, ()) = tokio::join!(writer.set_points(g.clone(), member(7), 5), writer.run(name), async {
+    let (first, other, ()) = tokio::join!(points(7), writer.run(name), async {
         tokio::time::sleep(Duration::from_millis(1100)).await;
         drop(goes_on);
     });
-    assert!(matches!((&points, &other), (Err(StoreError::Busy(_)), Err(StoreError::Busy(_)))), "{points:?} {other:?}");
-    assert_eq!(writer.set_points(g.clone(), member(8), 6).await.unwrap(), "8", "it goes on");
+    assert!(matches!((&first, &other), (Err(StoreError::Busy(_)), Err(StoreError::Busy(_)))), "{first:?} {other:?}");
+    assert_eq!(points(8).await.unwrap(), "8", "it goes on");
     assert_eq!(test.store().members(&g, None, usize::MAX).await.unwrap().len(), 1);
     assert_eq!(test.store().guilds().await.unwrap()[0].name, "A guild");
 }
