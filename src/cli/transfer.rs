@@ -18,8 +18,8 @@ use super::progress::{byte_bar, record_bar};
 use super::{open_store, unless_interrupted};
 use crate::config::Loaded;
 use crate::store::temp_file::TempFile;
-use crate::store::{ExportError, ImportError, Imported, Mode, Progress, UncommittedImport};
 use crate::store::{IfMissing, SQLITE_MAGIC, Store, blocking};
+use crate::store::{Imported, Mode, Progress, TransferError, UncommittedImport};
 
 /// Lines of a file to import, for those who have none yet.
 const EXAMPLES: &str = r#"Each line is a guild, a member, a warn or a review, such as:
@@ -79,8 +79,8 @@ impl ImportArgs {
             }
         };
         store.import(move || file.open(), mode, show).await.map_err(|error| match error {
-            ImportError::Read(e) => CommandError::new(format!("{}; nothing was imported", cannot_read(&self.file, &e))),
-            ImportError::Bad(bad) => CommandError::new(format!(
+            TransferError::File(e) => CommandError::new(format!("{}; nothing was imported", cannot_read(&self.file, &e))),
+            TransferError::Bad(bad) => CommandError::new(format!(
                 "{bad}\nnothing was imported; fix these lines (`guildgate import --help` shows two), or import only the valid \
                  ones with --partial"
             )),
@@ -157,7 +157,7 @@ impl ExportArgs {
             }
             part = Some(TempFile::new(&self.file).map_err(&cannot_write)?);
         }
-        let file = part.as_ref().map(|part| part.file().try_clone()).transpose().map_err(&cannot_write)?;
+        let file = part.as_ref().map(|part| part.file.try_clone()).transpose().map_err(&cannot_write)?;
         let path = self.file.clone();
         // On another thread: opening a pipe waits for its reader, and so does writing to one.
         let records = blocking(move || {
@@ -168,15 +168,15 @@ impl ExportArgs {
             };
             let gzip = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
             write(&store, file, gzip).map_err(|error| match error {
-                ExportError::Write(error) => cannot_write(error),
-                ExportError::Store(error) => error.into(),
+                TransferError::File(error) => cannot_write(error),
+                other => CommandError::new(other.to_string()),
             })
         });
         Ok((records.await?, part))
     }
 }
 
-fn write(store: &Store, to: impl Write, gzip: bool) -> Result<u64, ExportError> {
+fn write(store: &Store, to: impl Write, gzip: bool) -> Result<u64, TransferError> {
     let mut bar = None;
     let mut show = |Progress { records, of, .. }: Progress| {
         bar.get_or_insert_with(|| record_bar(of.unwrap_or_default()).with_prefix("writing ")).set_position(records);

@@ -60,7 +60,7 @@ pub async fn backup(from: &Path, to: &Path, force: bool) -> Result<TempFile, Sto
     blocking(move || refuse_target(&paths.0, &paths.1, force)).await?;
     // Not on the other thread, so that a command that is interrupted removes it.
     let part = TempFile::new(to).map_err(|e| of_io(to, &e))?;
-    let (from, copied) = (from.to_owned(), part.path().to_owned());
+    let (from, copied) = (from.to_owned(), part.path.clone());
     blocking(move || copy(&from, &copied)).await?;
     Ok(part)
 }
@@ -106,10 +106,10 @@ pub fn restore(from: &Path, store: &Path) -> Result<Restored, StoreError> {
         close(&target)?;
     }
     let part = TempFile::new(&target).map_err(failed)?;
-    copy(from, part.path())?;
+    copy(from, &part.path)?;
     if let Some(present) = &present {
         // A restore by root leaves the store to the user of the server.
-        fchown(part.file(), Some(present.uid()), Some(present.gid())).map_err(failed)?;
+        fchown(&part.file, Some(present.uid()), Some(present.gid())).map_err(failed)?;
     }
     let kept = with_suffix(&target, &jiff::Timestamp::now().strftime(KEPT).to_string());
     if present.is_some() {

@@ -3,6 +3,7 @@
 //! read with `json_each`, and every number is a signed 64-bit one.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::*;
@@ -102,11 +103,8 @@ pub(super) use values;
 
 /// Rows as the JSON object that `json_each` reads.
 pub(super) fn json_rows<R: serde::Serialize>(rows: impl IntoIterator<Item = R>) -> Result<String, StoreError> {
-    let rows = rows.into_iter().enumerate();
-    let mut out = Vec::with_capacity(1024);
-    serde::Serializer::collect_map(&mut serde_json::Serializer::new(&mut out), rows)
-        .map_err(|e| StoreError::Failed(format!("a list cannot be written as JSON: {e}")))?;
-    String::from_utf8(out).map_err(|e| StoreError::Failed(format!("a list is not UTF-8: {e}")))
+    let rows: BTreeMap<usize, R> = rows.into_iter().enumerate().collect();
+    serde_json::to_string(&rows).map_err(|e| StoreError::Failed(format!("a list cannot be written as JSON: {e}")))
 }
 
 impl Row {

@@ -1,7 +1,7 @@
 //! How many requests of each key were counted in a UTC day, kept across restarts (contract section 3, `daily`). No answer
 //! depends on a count, so that it is no change for followers; a day that is given back is one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::conn::json_rows;
 use super::*;
@@ -29,14 +29,12 @@ impl Store {
     /// not be in the store.
     pub async fn add_daily(&self, day: i64, counts: Vec<(KeyId, u64)>) -> Result<Vec<(KeyId, u64)>, StoreError> {
         self.write(None, move |conn| {
-            let mut more: HashMap<&KeyId, i64> = HashMap::new();
+            // In the order of the keys, so that two nodes that count at once do not deadlock.
+            let mut more: BTreeMap<&str, i64> = BTreeMap::new();
             for (key, count) in &counts {
                 let sum = more.entry(key).or_default();
                 *sum = sum.saturating_add(i64::try_from(*count).unwrap_or(i64::MAX));
             }
-            // In the order of the keys, so that two nodes that count at once do not deadlock.
-            let mut more: Vec<(&str, i64)> = more.into_iter().map(|(key, count)| (&**key, count)).collect();
-            more.sort_unstable();
             let found = conn.rows(COUNT, values![json_rows(more)?, day])?;
             let totals: HashMap<KeyId, u64> =
                 found.into_iter().map(|mut row| Ok((row.take(0)?, row.take(1)?))).collect::<Result<_, StoreError>>()?;

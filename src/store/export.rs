@@ -26,29 +26,28 @@ const NOTES: &str = "SELECT member, kind, id, author, text, number FROM note \
 /// Counting takes a twentieth of the time of writing them.
 const COUNT: &str = "SELECT (SELECT count(*) FROM guild) + (SELECT count(*) FROM member) + (SELECT count(*) FROM note)";
 
-/// Why an export failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ExportError {
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error("the export cannot be written: {0}")]
-    Write(#[from] io::Error),
-}
-
 impl Store {
     /// Writes every guild, member and note; returns how many. Later writes of others are left out. Blocks for as long as it
     /// takes.
     ///
     /// # Errors
     /// Why the store cannot be read, or the lines not written.
-    pub fn export(&self, to: &mut dyn Write, progress: &mut dyn FnMut(Progress)) -> Result<u64, ExportError> {
-        let mut conn = self.opener.open(LONG)?;
+    pub fn export(&self, to: &mut dyn Write, progress: &mut dyn FnMut(Progress)) -> Result<u64, TransferError> {
+        let mut conn = (self.opener.open)(LONG)?;
         conn.set_deadline(Instant::now() + WITHIN);
         conn.begin_snapshot()?;
         let of: Option<u64> = conn.row(COUNT, &[])?.map(|mut row| row.take(0)).transpose()?;
-        let so_far = Progress { records: 0, of };
-        let mut writer = RecordWriter { to, progress, so_far, line: Vec::new() };
-        (writer.progress)(so_far);
+        let mut so_far = Progress { records: 0, of };
+        progress(so_far);
+        let mut write = |record: &Record| {
+            serde_json::to_writer(&mut *to, record).map_err(io::Error::from)?;
+            to.write_all(b"\n")?;
+            so_far.records += 1;
+            if so_far.records.is_multiple_of(PROGRESS_EVERY) {
+                progress(so_far);
+            }
+            Ok(())
+        };
         let mut last = String::new();
         loop {
             let guilds = conn.rows(GUILDS, values![&*last, AT_ONCE])?;
@@ -58,13 +57,13 @@ impl Store {
             for mut row in guilds {
                 let (no, guild, name): (i64, GuildId, String) = (row.take(0)?, row.take(1)?, row.take(2)?);
                 last = guild.to_string();
-                writer.write(&Record::Guild { guild: guild.clone(), name })?;
-                write_members(&mut *conn, no, &guild, &mut writer)?;
+                write(&Record::Guild { guild: guild.clone(), name })?;
+                write_members(&mut *conn, no, &guild, &mut write)?;
             }
         }
-        writer.to.flush()?;
-        (writer.progress)(writer.so_far);
-        Ok(writer.so_far.records)
+        to.flush()?;
+        progress(so_far);
+        Ok(so_far.records)
     }
 }
 
@@ -73,8 +72,8 @@ fn write_members(
     conn: &mut dyn Conn,
     no: i64,
     guild: &GuildId,
-    writer: &mut RecordWriter<'_>,
-) -> Result<(), ExportError> {
+    write: &mut dyn FnMut(&Record) -> Result<(), TransferError>,
+) -> Result<(), TransferError> {
     let mut after = -1;
     loop {
         let members = conn.rows(MEMBERS, values![no, after, AT_ONCE])?.into_iter().map(member_record);
@@ -83,9 +82,9 @@ fn write_members(
         let notes = conn.rows(NOTES, values![no, after, last])?.into_iter().map(note);
         let mut notes = notes.collect::<Result<Vec<_>, StoreError>>()?.into_iter().peekable();
         for MemberRecord { member, name, points } in members {
-            writer.write(&Record::Member { guild: guild.clone(), member, name, points })?;
+            write(&Record::Member { guild: guild.clone(), member, name, points })?;
             while let Some((_, kind, note)) = notes.next_if(|(of, ..)| *of == member) {
-                writer.write(&Record::Note { guild: guild.clone(), member, kind, note })?;
+                write(&Record::Note { guild: guild.clone(), member, kind, note })?;
             }
         }
         after = last;
@@ -98,25 +97,4 @@ fn note(mut row: Row) -> Result<(MemberId, &'static NoteKind, Note), StoreError>
     let kind = NOTE_KINDS.into_iter().find(|kind| kind.code == code).ok_or_else(unknown)?;
     let note = Note { id: row.take(2)?, author: row.take(3)?, text: row.take(4)?, number: row.take(5)? };
     Ok((row.take(0)?, kind, note))
-}
-
-struct RecordWriter<'a> {
-    to: &'a mut dyn Write,
-    progress: &'a mut dyn FnMut(Progress),
-    so_far: Progress,
-    line: Vec<u8>,
-}
-
-impl RecordWriter<'_> {
-    fn write(&mut self, record: &Record) -> Result<(), ExportError> {
-        self.line.clear();
-        serde_json::to_writer(&mut self.line, record).map_err(io::Error::from)?;
-        self.line.push(b'\n');
-        self.to.write_all(&self.line)?;
-        self.so_far.records += 1;
-        if self.so_far.records.is_multiple_of(PROGRESS_EVERY) {
-            (self.progress)(self.so_far);
-        }
-        Ok(())
-    }
 }

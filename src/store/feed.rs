@@ -73,26 +73,19 @@ fn changes(kind: i64, ids: &str) -> Vec<Change> {
     }
 }
 
-/// Adds rows to the feed, at the end of a transaction, and removes old ones now and then.
-pub(super) fn add(conn: &mut dyn Conn, changes: [(i64, &Changes); 2]) -> Result<(), StoreError> {
-    if changes.iter().all(|(_, changes)| changes.is_empty()) {
+/// Adds rows to the feed, at the end of a transaction, and removes old ones now and then. `node` did what is in them.
+pub(super) fn add(conn: &mut dyn Conn, node: i64, changes: &Changes) -> Result<(), StoreError> {
+    if changes.is_empty() {
         return Ok(());
     }
     conn.lock_feed()?;
-    for (node, changes) in changes {
-        for (kind, ids) in rows(changes) {
-            conn.execute(ADD, values![node, kind, ids])?;
-        }
+    for (kind, ids) in rows(changes) {
+        conn.execute(ADD, values![node, kind, ids])?;
     }
     if fastrand::u8(..PRUNE_ONCE_IN) == 0 {
         conn.execute(PRUNE, values![KEPT])?;
     }
     Ok(())
-}
-
-/// As [`add`], of a transaction that changes what every process must read.
-pub(super) fn add_for_all(conn: &mut dyn Conn, change: Change) -> Result<(), StoreError> {
-    add(conn, [(NOBODY, &Changes::from([change])), (NOBODY, &Changes::new())])
 }
 
 impl Store {

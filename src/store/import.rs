@@ -73,34 +73,28 @@ pub enum Mode {
     Partial,
 }
 
-/// A line that cannot be imported, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadLine {
-    /// From 1.
-    pub line: u64,
-    pub reason: String,
-}
-
-/// The bad lines of a file: the first [`SHOWN`], and how many there are in all.
+/// The bad lines of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BadLines {
-    pub shown: Vec<BadLine>,
+    /// The first [`SHOWN`]: their numbers, from 1, and why they cannot be imported.
+    pub shown: Vec<(u64, String)>,
+    /// How many there are in all.
     pub total: u64,
 }
 
 impl BadLines {
     fn add(&mut self, line: u64, reason: String) {
         self.total += 1;
-        self.shown.push(BadLine { line, reason });
-        self.shown.sort_by_key(|bad| bad.line);
+        self.shown.push((line, reason));
+        self.shown.sort_unstable();
         self.shown.truncate(SHOWN);
     }
 }
 
 impl fmt::Display for BadLines {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, bad) in self.shown.iter().enumerate() {
-            write!(f, "{}line {}: {}", if i > 0 { "\n" } else { "" }, bad.line, bad.reason)?;
+        for (i, (line, reason)) in self.shown.iter().enumerate() {
+            write!(f, "{}line {line}: {reason}", if i > 0 { "\n" } else { "" })?;
         }
         match self.total - self.shown.len() as u64 {
             0 => Ok(()),
@@ -120,13 +114,14 @@ pub struct Imported {
     pub bad: BadLines,
 }
 
-/// Why nothing was imported.
+/// Why nothing was imported, or not all exported.
 #[derive(Debug, thiserror::Error)]
-pub enum ImportError {
+pub enum TransferError {
     #[error("{0}")]
     Bad(BadLines),
-    #[error("the file cannot be read: {0}")]
-    Read(#[from] io::Error),
+    /// The file cannot be read or written.
+    #[error("{0}")]
+    File(#[from] io::Error),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -161,19 +156,19 @@ impl Store {
         open: impl Fn() -> io::Result<R> + Send + 'static,
         mode: Mode,
         mut progress: impl FnMut(Progress) + Send + 'static,
-    ) -> Result<UncommittedImport, ImportError> {
+    ) -> Result<UncommittedImport, TransferError> {
         let opener = self.opener.clone();
         blocking(move || {
-            let mut conn = opener.open(LONG)?;
+            let mut conn = (opener.open)(LONG)?;
             conn.set_deadline(Instant::now() + LONG);
             let (imported, guilds, unknown) = read(&mut *conn, Lines::of(open()?), &mut progress)?;
             if imported.bad.total > 0 && mode == Mode::AllOrNothing {
-                return Err(ImportError::Bad(imported.bad));
+                return Err(TransferError::Bad(imported.bad));
             }
             conn.begin(TURN)?;
             apply(&mut *conn, Lines::of(open()?), (&unknown, &imported), &mut progress)?;
             refuse_too_long(&mut *conn, &guilds)?;
-            feed::add_for_all(&mut *conn, Change::Everything)?;
+            feed::add(&mut *conn, feed::NOBODY, &[Change::Everything].into())?;
             Ok(UncommittedImport { imported, conn })
         })
         .await
@@ -189,7 +184,7 @@ fn read(
     conn: &mut dyn Conn,
     mut lines: Lines<impl BufRead>,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Read, ImportError> {
+) -> Result<Read, TransferError> {
     let (mut imported, mut so_far) = (Imported::default(), Progress::default());
     let mut named = HashSet::new();
     // Of each guild: how many lines are about its members, and the first one.
@@ -245,14 +240,14 @@ fn apply(
     mut lines: Lines<impl BufRead>,
     (unknown, imported): (&HashSet<GuildId>, &Imported),
     progress: &mut dyn FnMut(Progress),
-) -> Result<(), ImportError> {
+) -> Result<(), TransferError> {
     let mut so_far = Progress { records: 0, of: Some(imported.records) };
     let (mut batch, mut bytes) = (Batch::default(), 0);
     progress(so_far);
     while let Some(line) = lines.next()? {
         bytes += line.1.map_or(0, <[u8]>::len);
         if let Ok(Some(record)) = parse(line)
-            && (matches!(record, Record::Guild { .. }) || !unknown.contains(record.guild()))
+            && !unknown.contains(record.guild())
         {
             batch.add(record);
             so_far.records += 1;

@@ -199,11 +199,10 @@ fn make_member(conn: &mut dyn Conn, guild: &GuildId, member: MemberId) -> Result
     Ok(no)
 }
 
+/// The guild's highest id of the kind + 1. Where that is the highest there is, the database has no such number, and fails.
 fn next_id(conn: &mut dyn Conn, kind: &NoteKind, guild: i64) -> Result<i64, StoreError> {
-    let sql = "SELECT coalesce(max(id), 0) FROM note WHERE guild = $1 AND kind = $2";
-    let highest: i64 = conn.row(sql, values![guild, kind.code])?.map_or(Ok(0), |mut row| row.take(0))?;
-    let used_up = || StoreError::Refused(format!("a {} of the guild has the highest id; remove it first", kind.name));
-    highest.checked_add(1).ok_or_else(used_up)
+    let sql = "SELECT coalesce(max(id), 0) + 1 FROM note WHERE guild = $1 AND kind = $2";
+    conn.row(sql, values![guild, kind.code])?.map_or(Ok(1), |mut row| row.take(0))
 }
 
 /// Whose note it is.

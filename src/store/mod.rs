@@ -36,8 +36,7 @@ use conn::{Conn, Value, values};
 use workers::{Opener, Workers};
 use writer::Writer;
 
-pub use export::ExportError;
-pub use import::{BadLine, BadLines, ImportError, Imported, Mode, Progress, SHOWN, UncommittedImport};
+pub use import::{BadLines, Imported, Mode, Progress, SHOWN, TransferError, UncommittedImport};
 pub use postgres::any_certificate;
 pub use record::Record;
 pub use records::*;
@@ -103,15 +102,14 @@ impl Store {
     pub async fn open(at: &StoreAt, if_missing: IfMissing) -> Result<Arc<Self>, StoreError> {
         let at = at.clone();
         let store = blocking(move || {
-            let (opener, readers, location, is_new) = match &at {
+            let (opener, readers, location, is_new) = match at {
                 StoreAt::Sqlite(path) => {
-                    let (path, file, is_new) = sqlite::prepare(path, if_missing)?;
+                    let (path, file, is_new) = sqlite::prepare(&path, if_missing)?;
                     let location = path.display().to_string();
                     (Opener::new(move |_| sqlite::open(&path, file)), sqlite::READERS, location, is_new)
                 }
                 StoreAt::Postgres(at) => {
-                    let (at, is_new) = (at.clone(), postgres::prepare(at, if_missing)?);
-                    let location = at.to_string();
+                    let (location, is_new) = (at.to_string(), postgres::prepare(&at, if_missing)?);
                     (Opener::new(move |longest| postgres::open(&at, longest)), postgres::READERS, location, is_new)
                 }
             };
@@ -189,7 +187,7 @@ impl Store {
             conn.set_deadline(Instant::now() + LONG);
             conn.begin(TURN)?;
             let made = work(&mut *conn)?;
-            feed::add_for_all(&mut *conn, change)?;
+            feed::add(&mut *conn, feed::NOBODY, &[change].into())?;
             conn.commit()?;
             shared.committed.notify_one();
             Ok(made)

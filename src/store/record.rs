@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::*;
-use crate::model::{NOTE_KINDS, Number, one_line};
+use crate::model::{NOTE_KINDS, one_line};
 
 /// The record of a line. It is serialised with its fields in the contract's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,12 +31,10 @@ impl Serialize for Record {
                 map.serialize_entry(kind.name, &note.id.to_string())?;
                 map.serialize_entry("author", &note.author)?;
                 // The contract's order.
-                if kind.number == Number::Rating {
-                    map.serialize_entry(kind.number.name(), &note.number)?;
-                }
-                map.serialize_entry(kind.text, &note.text)?;
-                if kind.number == Number::Expires {
-                    map.serialize_entry(kind.number.name(), &note.number)?;
+                let mut last = [(kind.number.name(), Value::from(note.number)), (kind.text, (&*note.text).into())];
+                last.rotate_left(kind.expires().into());
+                for (field, value) in last {
+                    map.serialize_entry(field, &value)?;
                 }
             }
         }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::conn::json_rows;
-use super::writer::Names;
+use super::writer::{Names, Work};
 use super::*;
 
 const POINTS: &str = "SELECT m.points FROM guild g LEFT JOIN member m ON m.guild = g.no AND m.member = $2 \
@@ -62,7 +62,7 @@ impl Store {
     /// Sets a member's points, and makes the member (named by its id) if there is none; returns its name. Durable when it
     /// answers. It begins within a second, or not at all ([`StoreError::Busy`]).
     pub async fn set_points(&self, guild: &GuildId, member: MemberId, amount: i64) -> Result<String, StoreError> {
-        self.writer.set_points(guild.clone(), member, amount).await
+        self.writer.queue(Work::Points { guild: guild.clone(), member, amount }).await
     }
 }
 

@@ -147,13 +147,13 @@ pub(super) fn newest_schema() -> i64 {
 pub(super) fn lock_folder(file: &Path) -> Result<File, StoreError> {
     let folder = folder_of(file);
     let handle = File::open(&folder).map_err(|e| of_io(&folder, &e))?;
-    let is_held = || matches!(handle.try_lock(), Err(fs::TryLockError::WouldBlock));
-    if !becomes_true(Instant::now() + OPENING, || !is_held()) {
-        let file = file.display();
-        return Err(StoreError::Busy(format!("another process has been opening or restoring {file} for a minute")));
+    if becomes_true(Instant::now() + OPENING, || handle.try_lock().is_ok()) {
+        return Ok(handle);
     }
-    handle.try_lock().map_err(|e| of_io(&folder, &e.into()))?;
-    Ok(handle)
+    let (folder, file) = (folder.display(), file.display());
+    Err(StoreError::Busy(format!(
+        "another process has been opening or restoring {file} for a minute, or the file system of {folder} has no locks"
+    )))
 }
 
 fn create(path: &Path) -> Result<(), StoreError> {

@@ -15,8 +15,9 @@ use crate::files::{folder_of, follow_links, sync_folder_of};
 #[derive(Debug)]
 pub struct TempFile {
     _folder: TempDir,
-    file: File,
-    path: PathBuf,
+    /// The file, to write to.
+    pub file: File,
+    pub path: PathBuf,
     /// Links followed: a link is written through, and not replaced.
     target: PathBuf,
 }
@@ -31,15 +32,6 @@ impl TempFile {
         let path = folder.path().join("file");
         let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&path)?;
         Ok(TempFile { _folder: folder, file, path, target })
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The file, to write to.
-    pub fn file(&self) -> &File {
-        &self.file
     }
 
     /// Syncs it and gives it the name of its target, which it replaces; returns its size in bytes.
@@ -72,8 +64,8 @@ mod tests {
         for text in ["made", "replaced"] {
             let left = TempFile::new(&here.join("link")).unwrap();
             let part = TempFile::new(&here.join("link")).unwrap();
-            fs::write(part.path(), text).unwrap();
-            fs::write(crate::files::with_suffix(left.path(), "-journal"), "x").unwrap();
+            fs::write(&part.path, text).unwrap();
+            fs::write(crate::files::with_suffix(&left.path, "-journal"), "x").unwrap();
             drop(left);
             assert_eq!(part.replace_target().unwrap(), text.len() as u64);
             assert_eq!(fs::read_to_string(there.join("b.db")).unwrap(), text);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Sender, TrySendError, bounded};
+use crossbeam_channel::{Sender, bounded};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -28,7 +28,8 @@ const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Opens connections to the store.
 pub(super) struct Opener {
-    open: Box<dyn Fn(Duration) -> Result<Box<dyn Conn>, StoreError> + Send + Sync>,
+    /// Opens one, whose statements the server ends after this time.
+    pub(super) open: Box<dyn Fn(Duration) -> Result<Box<dyn Conn>, StoreError> + Send + Sync>,
     /// How often a connection was opened that leads. Older ones are dropped before they are used again: they may lead to a
     /// server that goes on while another one has taken its place.
     led: AtomicU64,
@@ -41,14 +42,9 @@ impl Opener {
         Arc::new(Opener { open: Box::new(open), led: AtomicU64::new(0) })
     }
 
-    /// Opens a connection, whose statements the server ends after this time.
-    pub(super) fn open(&self, longest: Duration) -> Result<Box<dyn Conn>, StoreError> {
-        (self.open)(longest)
-    }
-
     /// As [`Opener::open`], of a connection that leads: whoever reads goes where it goes, before it has written anything.
     pub(super) fn open_leading(&self, longest: Duration) -> Result<Box<dyn Conn>, StoreError> {
-        let conn = self.open(longest)?;
+        let conn = (self.open)(longest)?;
         self.led.fetch_add(1, Ordering::SeqCst);
         Ok(conn)
     }
@@ -103,10 +99,11 @@ impl Workers {
             }
         });
         let ended = || StoreError::Failed("a read of the store ended midway by a defect".to_owned());
-        self.queue.as_ref().ok_or_else(ended)?.try_send(job).map_err(|error| match error {
-            TrySendError::Full(_) => StoreError::Busy(format!("{QUEUE} reads wait already")),
-            TrySendError::Disconnected(_) => ended(),
-        })?;
+        self.queue
+            .as_ref()
+            .ok_or_else(ended)?
+            .try_send(job)
+            .map_err(|_| StoreError::Busy(format!("{QUEUE} reads wait already")))?;
         let silent = || StoreError::Failed("the store was not read in time; check its disk or server".to_owned());
         timeout(within, answered).await.map_err(|_| silent())?.unwrap_or_else(|_| Err(ended()))
     }
@@ -146,7 +143,7 @@ impl Conns {
             idle.retain(|(then, _)| *then == led);
             idle.pop()
         };
-        let Some((_, mut conn)) = idle else { return Ok((led, self.opener.open(LIST)?)) };
+        let Some((_, mut conn)) = idle else { return Ok((led, (self.opener.open)(LIST)?)) };
         conn.set_deadline(until);
         if self.are_of_feed
             && conn.is_read_only()

@@ -109,8 +109,8 @@ struct Job {
     answer: oneshot::Sender<Result<Made, StoreError>>,
 }
 
-enum Work {
-    /// Those of a group are written by one statement.
+pub(super) enum Work {
+    /// Those of a group are written by one statement. Answers the member's name.
     Points { guild: GuildId, member: MemberId, amount: i64 },
     /// It runs its own statements, and may run again if the transaction was undone.
     Other(Box<Run>),
@@ -146,13 +146,7 @@ impl Writer {
         }
     }
 
-    /// Queues a write of points, and waits until it is committed. Answers the member's name. If the caller stops waiting
-    /// before it begins, it is not done; afterwards it is.
-    pub(super) async fn set_points(&self, guild: GuildId, member: MemberId, amount: i64) -> Result<String, StoreError> {
-        self.queue(Work::Points { guild, member, amount }).await
-    }
-
-    /// As [`Writer::set_points`], of `work`, which returns its result and the change for followers.
+    /// As [`Writer::queue`], of `work`, which returns its result and the change for followers.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl Fn(&mut dyn Conn) -> Result<(T, Option<Change>), StoreError> + Send + 'static,
@@ -161,7 +155,9 @@ impl Writer {
         self.queue(Work::Other(Box::new(run))).await
     }
 
-    async fn queue<T: 'static>(&self, work: Work) -> Result<T, StoreError> {
+    /// Queues a write, and waits until it is committed. If the caller stops waiting before it begins, it is not done;
+    /// afterwards it is.
+    pub(super) async fn queue<T: 'static>(&self, work: Work) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
         let made = Err(StoreError::Failed("the job was not run".to_owned()));
         let job = Job { queued: Instant::now(), work, made, answer };
@@ -299,7 +295,8 @@ impl Thread {
             }
         }
         let own: Changes = names.into_keys().map(|(_, member)| Change::Member(member)).collect();
-        feed::add(conn, [(node, &own), (feed::NOBODY, &others)])?;
+        feed::add(conn, node, &own)?;
+        feed::add(conn, feed::NOBODY, &others)?;
         Ok(!others.is_empty())
     }
 }

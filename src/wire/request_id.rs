@@ -2,73 +2,49 @@
 //! field and in a log without a check. It is random but not secret, so it is not made by a cryptographic generator, and
 //! nothing may be authorised by it.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use arrayvec::ArrayString;
+use serde::{Deserialize, Serialize};
 
 /// Longest id that is taken over from a proxy, in bytes. An id is held in place, so that it costs no allocation.
 const MAX: usize = 64;
 
-/// 128 random bits as 32 hexadecimal digits, or what a trusted proxy sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RequestId {
-    length: u8,
-    /// Zero behind `length`.
-    text: [u8; MAX],
-}
-
-/// No id yet.
-impl Default for RequestId {
-    fn default() -> Self {
-        RequestId { length: 0, text: [0; MAX] }
-    }
-}
+/// 128 random bits as 32 hexadecimal digits, or what a trusted proxy sent. Empty: no id yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String")]
+pub struct RequestId(ArrayString<MAX>);
 
 impl RequestId {
     pub fn random() -> Self {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let mut bits = fastrand::u128(..);
-        let mut text = [0; MAX];
-        for digit in &mut text[..32] {
-            *digit = DIGITS[(bits & 15) as usize];
-            bits >>= 4;
-        }
-        RequestId { length: 32, text }
+        let mut id = ArrayString::new();
+        let _ = write!(id, "{:032x}", fastrand::u128(..)); // there is room
+        RequestId(id)
     }
 
     /// The id that a trusted proxy sent, if it is 1 to 64 letters, digits, dots, underscores and hyphens.
     pub fn from_proxy(value: &[u8]) -> Option<Self> {
         let is_valid = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
-        if value.is_empty() || !value.iter().all(is_valid) {
-            return None;
-        }
-        let mut text = [0; MAX];
-        text.get_mut(..value.len())?.copy_from_slice(value);
-        Some(RequestId { length: u8::try_from(value.len()).ok()?, text })
+        let text = std::str::from_utf8(value).ok().filter(|_| !value.is_empty() && value.iter().all(is_valid))?;
+        ArrayString::from(text).ok().map(RequestId)
     }
 
     pub fn as_bytes(&self) -> &[u8] {
-        &self.text[..usize::from(self.length)]
+        self.0.as_bytes()
     }
 }
 
 impl fmt::Display for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.as_bytes().iter().try_for_each(|b| fmt::Write::write_char(f, char::from(*b)))
+        f.write_str(&self.0)
     }
 }
 
-impl Serialize for RequestId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
+impl TryFrom<String> for RequestId {
+    type Error = &'static str;
 
-impl<'de> Deserialize<'de> for RequestId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        RequestId::from_proxy(text.as_bytes()).ok_or_else(|| D::Error::custom("no request id"))
+    fn try_from(text: String) -> Result<Self, &'static str> {
+        RequestId::from_proxy(text.as_bytes()).ok_or("no request id")
     }
 }
 

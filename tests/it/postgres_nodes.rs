@@ -150,7 +150,8 @@ async fn guarantees_2_and_7_all_nodes_leave_a_primary_that_became_read_only_and_
     let admin = postgres::connect(&url).await;
     admin.batch_execute("ALTER SYSTEM SET default_transaction_read_only = on").await.unwrap();
     admin.batch_execute("SELECT pg_reload_conf()").await.unwrap();
-    let copy = postgres::connect(&url.replace(&format!(":{}/", primary.port()), &format!(":{}/", standby.port()))).await;
+    let copy =
+        postgres::connect(&url.replace(&format!(":{}/", primary.port()), &format!(":{}/", standby.port()))).await;
     let sql = "SELECT 1 FROM member WHERE member = 7 AND points = 4";
     let has = async || copy.query_opt(sql, &[]).await.unwrap().is_some();
     eventually(PATIENCE, "the standby has it", has).await;

@@ -13,40 +13,53 @@ pub(crate) async fn add<const N: usize>(test: &TestStore, day: i64, more: [(&str
 }
 
 pub(crate) async fn counts_add_up_within_a_day_and_restart_with_the_next(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    // No such keys are in the store: they may be a file's, or known by the origin alone.
-    assert_eq!(add(&test, 10, [("b", 1), ("a", 3)]).await, counts([("b", 1), ("a", 3)]));
-    assert_eq!(add(&test, 10, [("a", 2), ("c", 0)]).await, counts([("a", 5), ("c", 0)]));
-    assert_eq!(test.store().daily(10).await.unwrap(), counts([("a", 5), ("b", 1), ("c", 0)]));
-    assert_eq!(test.store().daily(11).await.unwrap(), []);
-    assert_eq!(add(&test, 11, [("a", 4)]).await, counts([("a", 4)]));
-    assert_eq!(test.store().daily(11).await.unwrap(), counts([("a", 4)]));
-}
-
-pub(crate) async fn a_node_before_midnight_adds_to_the_new_day_and_removes_no_count(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    add(&test, 10, [("a", 7), ("b", 9)]).await;
-    add(&test, 11, [("a", 2)]).await;
-    assert_eq!(add(&test, 10, [("a", 3), ("b", 1)]).await, counts([("a", 5), ("b", 10)]));
-    assert_eq!(test.store().daily(10).await.unwrap(), counts([("a", 5), ("b", 10)]));
-    assert_eq!(test.store().daily(11).await.unwrap(), counts([("a", 5)]));
-}
-
-pub(crate) async fn counts_of_a_day_further_ahead_are_dropped(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    add(&test, 12, [("a", 7), ("b", 9)]).await;
-    assert_eq!(test.store().daily(10).await.unwrap(), []);
-    assert_eq!(add(&test, 10, [("a", 1)]).await, counts([("a", 1)]));
-    assert_eq!(test.store().daily(10).await.unwrap(), counts([("a", 1)]));
-    assert_eq!(test.store().daily(12).await.unwrap(), counts([("b", 9)]));
-}
-
-pub(crate) async fn a_count_stops_at_the_largest_number_that_is_kept(kind: Kind) {
     const MOST: u64 = i64::MAX as u64;
-    let test = TestStore::new(kind).await;
-    assert_eq!(add(&test, 10, [("a", MOST - 1), ("b", u64::MAX)]).await, counts([("a", MOST - 1), ("b", MOST)]));
-    assert_eq!(add(&test, 10, [("a", 1), ("b", 1)]).await, counts([("a", MOST), ("b", MOST)]));
-    assert_eq!(add(&test, 10, [("a", u64::MAX), ("b", 0)]).await, counts([("a", MOST), ("b", MOST)]));
+    type Counts = &'static [(&'static str, u64)];
+    /// The day, what is added, and the totals of these keys.
+    type Step = (i64, Counts, Counts);
+    let stories: [(&[Step], [(i64, Counts); 2]); 4] = [
+        // No such keys are in the store: they may be a file's, or known by the origin alone.
+        (
+            &[
+                (10, &[("b", 1), ("a", 3)], &[("b", 1), ("a", 3)]),
+                (10, &[("a", 2), ("c", 0)], &[("a", 5), ("c", 0)]),
+                (11, &[("a", 4)], &[("a", 4)]),
+            ],
+            [(10, &[("a", 4), ("b", 1), ("c", 0)]), (11, &[("a", 4)])],
+        ),
+        // A node before midnight adds to the new day, and removes no count.
+        (
+            &[
+                (10, &[("a", 7), ("b", 9)], &[("a", 7), ("b", 9)]),
+                (11, &[("a", 2)], &[("a", 2)]),
+                (10, &[("a", 3), ("b", 1)], &[("a", 5), ("b", 10)]),
+            ],
+            [(10, &[("a", 5), ("b", 10)]), (11, &[("a", 5)])],
+        ),
+        // A day further ahead came from a wrong clock.
+        (
+            &[(12, &[("a", 7), ("b", 9)], &[("a", 7), ("b", 9)]), (10, &[("a", 1)], &[("a", 1)])],
+            [(10, &[("a", 1)]), (12, &[("b", 9)])],
+        ),
+        // A count stops at the largest number that is kept.
+        (
+            &[
+                (10, &[("a", MOST - 1), ("b", u64::MAX)], &[("a", MOST - 1), ("b", MOST)]),
+                (10, &[("a", u64::MAX), ("b", 1)], &[("a", MOST), ("b", MOST)]),
+            ],
+            [(10, &[("a", MOST), ("b", MOST)]), (11, &[])],
+        ),
+    ];
+    let counts = |counts: Counts| counts.iter().map(|(key, count)| ((*key).into(), *count)).collect::<Vec<_>>();
+    for (steps, left) in stories {
+        let test = TestStore::new(kind).await;
+        for (day, more, totals) in steps {
+            assert_eq!(test.store().add_daily(*day, counts(more)).await.unwrap(), counts(totals));
+        }
+        for (day, left) in left {
+            assert_eq!(test.store().daily(day).await.unwrap(), counts(left), "{day} after {steps:?}");
+        }
+    }
 }
 
 pub(crate) async fn counts_survive_restarts_are_seen_by_others_and_are_no_change(kind: Kind) {

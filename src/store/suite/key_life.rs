@@ -38,6 +38,11 @@ pub(crate) async fn a_rotated_key_is_the_same_key_with_two_secrets_and_others_se
     }
     assert_eq!(second.key_of(Digest::of(b"three")).await.unwrap(), None);
     assert_eq!(second.keys().await.unwrap(), [expected]);
+    // The secret before the last is forgotten, and free again.
+    rotate(&test, "k1", b"three", Some(150), 100).await.unwrap();
+    let expected = KeyRecord { previous: previous(b"two", 150), ..key("k1", b"three") };
+    assert_eq!(second.keys().await.unwrap(), [expected]);
+    test.store().create_key(key("k2", b"one")).await.unwrap();
 }
 
 pub(crate) async fn without_an_overlap_the_old_secret_is_refused_at_once(kind: Kind) {
@@ -51,18 +56,11 @@ pub(crate) async fn without_an_overlap_the_old_secret_is_refused_at_once(kind: K
     }
 }
 
-pub(crate) async fn a_key_rotated_again_during_an_overlap_forgets_the_secret_before_the_last(kind: Kind) {
-    let test = with_key(kind).await;
-    rotate(&test, "k1", b"two", Some(200), 100).await.unwrap();
-    rotate(&test, "k1", b"three", Some(150), 100).await.unwrap();
-    let expected = KeyRecord { previous: previous(b"two", 150), ..key("k1", b"three") };
-    assert_eq!(test.store().keys().await.unwrap(), [expected]);
-    // The first secret is free again.
-    test.store().create_key(key("k2", b"one")).await.unwrap();
-}
-
 pub(crate) async fn no_two_keys_and_no_two_secrets_of_a_key_are_equal(kind: Kind) {
     let test = with_key(kind).await;
+    assert!(refused(test.store().create_key(key("k1", b"new")).await).contains("k1"));
+    let of_none = KeyRecord { guild: guild("none"), ..key("k2", b"new") };
+    assert!(refused(test.store().create_key(of_none).await).contains("guild add"));
     rotate(&test, "k1", b"two", Some(200), 100).await.unwrap();
     test.store().create_key(key("k2", b"other")).await.unwrap();
     let before = test.store().keys().await.unwrap();
@@ -103,10 +101,15 @@ pub(crate) async fn a_previous_secret_ends_with_its_overlap_or_with_the_whole_ke
 pub(crate) async fn a_revoked_key_frees_both_its_secrets(kind: Kind) {
     let test = with_key(kind).await;
     rotate(&test, "k1", b"two", Some(200), 100).await.unwrap();
+    let second = test.open_second().await;
     test.store().revoke_key("k1").await.unwrap();
-    assert_eq!(test.store().keys().await.unwrap(), []);
-    test.store().create_key(key("k1", b"one")).await.unwrap();
-    test.store().create_key(key("k2", b"two")).await.unwrap();
+    assert_eq!(others_changes(&second).await, [Change::Directory]);
+    assert_eq!(second.keys().await.unwrap(), []);
+    assert!(refused(test.store().revoke_key("k1").await).contains("k1"));
+    for (id, secret) in [("k1", b"one"), ("k2", b"two")] {
+        test.store().create_key(key(id, secret)).await.unwrap();
+        assert_eq!(others_changes(&second).await, [Change::Directory]);
+    }
 }
 
 pub(crate) async fn setting_a_key_changes_the_given_fields_and_keeps_its_secrets(kind: Kind) {

@@ -32,19 +32,6 @@ pub(crate) async fn the_last_uses_of_many_keys_are_recorded(kind: Kind) {
     assert_eq!(used, [Some(3), Some(9)]);
 }
 
-pub(crate) async fn a_key_with_a_wrong_id_secret_or_guild_is_refused(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    assert!(refused(test.store().create_key(key("k1", b"one")).await).contains("guild add"));
-    test.add_guild(&guild("g")).await;
-    test.store().create_key(key("k1", b"one")).await.unwrap();
-    refused(test.store().create_key(key("k1", b"two")).await);
-    refused(test.store().create_key(key("k2", b"one")).await);
-    assert_eq!(test.store().keys().await.unwrap(), [key("k1", b"one")]);
-    test.store().revoke_key("k1").await.unwrap();
-    refused(test.store().revoke_key("k1").await);
-    assert_eq!(test.store().keys().await.unwrap(), []);
-}
-
 pub(crate) async fn a_renamed_guild_is_the_same_guild(kind: Kind) {
     let test = TestStore::with_guild(kind).await;
     test.store().set_points(&guild("g"), member(7), 5).await.unwrap();

@@ -13,17 +13,6 @@ pub(crate) async fn points_may_be_any_signed_64_bit_number_of_the_largest_member
     }
 }
 
-pub(crate) async fn a_member_has_separate_records_in_each_guild(kind: Kind) {
-    let test = TestStore::new(kind).await;
-    let store = test.store();
-    test.add_guild(&guild("a")).await;
-    test.add_guild(&guild("b")).await;
-    store.set_points(&guild("a"), member(7), 1).await.unwrap();
-    store.set_points(&guild("b"), member(7), 2).await.unwrap();
-    assert_eq!(store.points(&guild("a"), member(7)).await.unwrap(), 1);
-    assert_eq!(store.points(&guild("b"), member(7)).await.unwrap(), 2);
-}
-
 pub(crate) async fn a_guild_that_is_missing_or_departed_is_refused_for_every_operation(kind: Kind) {
     let test = TestStore::new(kind).await;
     let store = test.store();
@@ -71,14 +60,3 @@ pub(crate) async fn a_members_name_is_at_most_64_kib_long(kind: Kind) {
     assert_eq!(store.members(&guild("g"), None, usize::MAX).await.unwrap()[0].name, name);
 }
 
-pub(crate) async fn of_own_changes_only_points_are_not_reported(kind: Kind) {
-    let test = TestStore::with_guild(kind).await;
-    let store = test.store();
-    assert_eq!(others_changes(store).await, [Change::Directory]);
-    store.set_points(&guild("g"), member(7), 5).await.unwrap();
-    assert_eq!(others_changes(store).await, []);
-    store.writer.shared.renew_node();
-    assert_eq!(others_changes(store).await, [], "what was read before");
-    warn(store, member(7), 100).await;
-    assert_eq!(others_changes(store).await, [Change::Member(member(7))]);
-}

@@ -1,6 +1,7 @@
 //! Group commit: what shares a transaction, what waits for another's lock, and what becomes of writes whose callers go away.
 
 use super::*;
+use crate::store::writer::Work;
 
 /// Another process that holds the store's lock for writers, until it is dropped.
 enum Holder {
@@ -122,38 +123,46 @@ pub(crate) async fn a_guild_is_removed_while_others_hold_it_for_seconds_and_add_
     }
 }
 
+/// A writer that gets no connection, and so begins nothing, before the other end is dropped.
+fn hanging_writer(test: &TestStore) -> (std::sync::mpsc::Sender<()>, Writer) {
+    let (goes_on, hangs) = std::sync::mpsc::channel();
+    let (opener, hangs) = (test.store().opener.clone(), parking_lot::Mutex::new(hangs));
+    let hanging = Opener::new(move |longest| {
+        let _ = hangs.lock().recv();
+        (opener.open)(longest)
+    });
+    (goes_on, Writer::start(&hanging, None).unwrap())
+}
+
+fn points(writer: &Writer, id: u64) -> impl Future<Output = Result<String, StoreError>> {
+    writer.queue(Work::Points { guild: guild("g"), member: member(id), amount: 5 })
+}
+
 pub(crate) async fn a_write_that_could_not_begin_within_a_second_because_the_store_hung_is_refused_and_never_written(
     kind: Kind,
 ) {
     let test = TestStore::with_guild(kind).await;
-    let (goes_on, hangs) = std::sync::mpsc::channel::<()>();
-    let (opener, hangs) = (test.store().opener.clone(), parking_lot::Mutex::new(hangs));
-    let hanging = Opener::new(move |longest| {
-        let _ = hangs.lock().recv(); // until the other end is dropped
-        opener.open(longest)
-    });
-    let (writer, g) = (Writer::start(&hanging, None).unwrap(), guild("g"));
+    let (goes_on, writer) = hanging_writer(&test);
     let name = |conn: &mut dyn Conn| conn.batch("UPDATE guild SET name = 'late'").map(|()| ((), None));
-    let (points, other, ()) = tokio::join!(writer.set_points(g.clone(), member(7), 5), writer.run(name), async {
+    let (first, other, ()) = tokio::join!(points(&writer, 7), writer.run(name), async {
         tokio::time::sleep(Duration::from_millis(1100)).await;
         drop(goes_on);
     });
-    assert!(matches!((&points, &other), (Err(StoreError::Busy(_)), Err(StoreError::Busy(_)))), "{points:?} {other:?}");
-    assert_eq!(writer.set_points(g.clone(), member(8), 6).await.unwrap(), "8", "it goes on");
-    assert_eq!(test.store().members(&g, None, usize::MAX).await.unwrap().len(), 1);
+    assert!(matches!((&first, &other), (Err(StoreError::Busy(_)), Err(StoreError::Busy(_)))), "{first:?} {other:?}");
+    assert_eq!(points(&writer, 8).await.unwrap(), "8", "it goes on");
+    assert_eq!(test.store().members(&guild("g"), None, usize::MAX).await.unwrap().len(), 1);
     assert_eq!(test.store().guilds().await.unwrap()[0].name, "A guild");
 }
 
 pub(crate) async fn a_write_whose_caller_has_gone_before_it_begins_is_not_written(kind: Kind) {
     let test = TestStore::with_guild(kind).await;
-    let (store, g) = (test.store(), guild("g"));
-    let held = hold(&test).await;
+    let (goes_on, writer) = hanging_writer(&test);
     for id in 0..20 {
-        let mut write = Box::pin(store.set_points(&g, member(id), 1));
+        let mut write = Box::pin(points(&writer, id));
         assert!(futures_util::poll!(&mut write).is_pending());
     }
-    held.release();
-    store.set_points(&g, member(99), 2).await.unwrap();
-    let members = store.members(&g, None, usize::MAX).await.unwrap();
+    drop(goes_on);
+    points(&writer, 99).await.unwrap();
+    let members = test.store().members(&guild("g"), None, usize::MAX).await.unwrap();
     assert_eq!(members.iter().map(|member| member.member.get()).collect::<Vec<_>>(), [99]);
 }
