@@ -18,66 +18,29 @@ const UNPROVEN_SHARE: usize = 64;
 /// A third key must be answered in this time, whatever the others have at the origin.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
-fn gate(version: Version) -> Builder {
-    let gate = TestGateway::before_http()
+fn gate() -> Builder {
+    TestGateway::before_http()
         .key("a")
         .key("b")
         .key("c")
         .set("origin.timeout", r#""30s""#)
-        .set("server.trusted_proxies", r#"["127.0.0.0/8"]"#);
-    match version {
-        Version::Http1 => gate,
-        Version::Http2 => gate.tls(),
-    }
+        .set("server.trusted_proxies", r#"["127.0.0.0/8"]"#)
 }
 
-/// Requests in flight, all on connections of one client.
-enum Sent {
-    Http1(Vec<Connection>),
-    Http2(Vec<Http2>, Vec<h2::client::ResponseFuture>),
+/// Requests in flight, each on a connection of its own.
+async fn send_all(gate: &TestGateway, requests: Vec<Request>) -> Vec<Connection> {
+    let mut connections = Vec::new();
+    for request in requests {
+        connections.push(gate.connect_and_send(request.bytes()).await);
+    }
+    connections
 }
 
-impl Sent {
-    async fn all(gate: &TestGateway, version: Version, requests: Vec<Request>) -> Sent {
-        match version {
-            Version::Http1 => {
-                let mut connections = Vec::new();
-                for request in requests {
-                    connections.push(gate.connect_and_send(request.bytes()).await);
-                }
-                Sent::Http1(connections)
-            }
-            Version::Http2 => {
-                let (mut clients, mut answers) = (Vec::new(), Vec::new());
-                for some in requests.chunks(100) {
-                    let mut client = gate.http2().await;
-                    for request in some {
-                        answers.push(client.send(request).await.answer);
-                    }
-                    clients.push(client);
-                }
-                Sent::Http2(clients, answers)
-            }
-        }
-    }
-
-    /// Waits until each is answered, or refused because no place is free.
-    async fn answered(self) {
-        let mut statuses = Vec::new();
-        match self {
-            Sent::Http1(connections) => {
-                for mut connection in connections {
-                    statuses.push(connection.answer().await.status);
-                }
-            }
-            Sent::Http2(_clients, answers) => {
-                for answer in answers {
-                    let answer = tokio::time::timeout(PATIENCE, answer).await.expect("no answer");
-                    statuses.push(answer.unwrap().status().as_u16());
-                }
-            }
-        }
-        assert!(statuses.iter().all(|status| [200, 503].contains(status)), "{statuses:?}");
+/// Waits until each is answered, or refused because no place is free.
+async fn are_answered(connections: Vec<Connection>) {
+    for mut connection in connections {
+        let status = connection.answer().await.status;
+        assert!([200, 503].contains(&status), "{status}");
     }
 }
 
@@ -92,56 +55,37 @@ async fn send(gate: &TestGateway, key: &str, operation: &str, body: &str) -> Con
 }
 
 /// A key reads and writes as if there were no others: the best of a few times, since other tests may use the cores.
-async fn is_answered_at_once(gate: &TestGateway, version: Version, key: &str) {
+async fn is_answered_at_once(gate: &TestGateway, key: &str) {
     let mut best = Duration::MAX;
-    let mut client = match version {
-        Version::Http1 => None,
-        Version::Http2 => Some(gate.http2().await),
-    };
     for n in 0..5 {
         gate.origin().next("getReviews", Act::Normal);
         gate.origin().next("setPoints", Act::Normal);
-        let read = gate.request("getReviews", key, &format!("memberID={n}"));
-        let write = gate.request("setPoints", key, &format!("memberID={n}&amount=5"));
         let start = Instant::now();
-        for (request, answer) in [(read, "{}"), (write, "Successfully set 'Ada' points to '5'")] {
-            match &mut client {
-                None => gate.send(&request).await.is(answer),
-                Some(client) => client.ask(&request).await.is(answer),
-            };
-        }
+        gate.get_reviews(key, &n.to_string()).await.is("{}");
+        gate.set_points(key, &n.to_string(), 5).await.is("Successfully set 'Ada' points to '5'");
         best = best.min(start.elapsed());
     }
     assert!(best < 2 * AT_ONCE, "a read and a write took {best:?}");
 }
 
 #[tokio::test]
-async fn two_keys_that_hang_everything_leave_places_to_a_third_over_http_1() {
-    two_hang_everything(Version::Http1, gate(Version::Http1)).await;
-}
-
-#[tokio::test]
-async fn two_learned_keys_that_hang_everything_leave_places_to_a_third_over_http_2() {
-    two_hang_everything(Version::Http2, gate(Version::Http2).keys_at_the_origin()).await;
-}
-
-async fn two_hang_everything(version: Version, builder: Builder) {
-    let gate = builder.start().await;
+async fn two_keys_that_hang_everything_leave_places_to_a_third() {
+    let gate = gate().start().await;
     for key in ["a", "b", "c"] {
-        gate.get_warns(key, "7").await.is("{}"); // this proves each key
+        gate.get_warns(key, "7").await.is("{}");
     }
     let hold = Gate::shut();
     gate.origin().always(Act::HoldAll(hold.clone()));
-    let first = Sent::all(&gate, version, reads(&gate, "a", 250)).await;
+    let first = send_all(&gate, reads(&gate, "a", 250)).await;
     gate.origin().has_been_asked("getPoints", FIRST_SHARE).await;
     let of_b = (0..250).map(|n| gate.request("getPoints", "b", &format!("memberID={}", 2000 + n))).collect();
-    let second = Sent::all(&gate, version, of_b).await;
+    let second = send_all(&gate, of_b).await;
     gate.origin().has_been_asked("getPoints", FIRST_SHARE + SECOND_SHARE).await;
-    is_answered_at_once(&gate, version, "c").await;
+    is_answered_at_once(&gate, "c").await;
     assert_eq!(gate.origin().asked("getPoints"), FIRST_SHARE + SECOND_SHARE);
     hold.open();
-    first.answered().await;
-    second.answered().await;
+    are_answered(first).await;
+    are_answered(second).await;
 }
 
 /// 30 unknown keys from each of nine addresses.
@@ -155,14 +99,13 @@ fn unknown_keys() -> Vec<Request> {
 
 #[tokio::test]
 async fn unknown_keys_together_take_a_quarter() {
-    let version = Version::Http1;
-    let gate = gate(version).keys_at_the_origin().start().await;
+    let gate = gate().keys_at_the_origin().start().await;
     gate.get_warns("c", "7").await.is("{}");
     let hold = Gate::shut();
     gate.origin().always(Act::HoldAll(hold.clone()));
-    let unknown = Sent::all(&gate, version, unknown_keys()).await;
+    let unknown = send_all(&gate, unknown_keys()).await;
     gate.origin().has_been_asked("getPoints", UNPROVEN_SHARE).await;
-    is_answered_at_once(&gate, version, "c").await;
+    is_answered_at_once(&gate, "c").await;
     assert_eq!(gate.origin().asked("getPoints"), UNPROVEN_SHARE);
     // An unknown key is one of them, until there is a place for it and the origin has proven it.
     let mut waits = send(&gate, "a", "getWarns", "memberID=7").await;
@@ -174,7 +117,7 @@ async fn unknown_keys_together_take_a_quarter() {
 
 #[tokio::test]
 async fn who_waits_longer_than_queue_timeout_is_21_and_the_origin_is_not_asked() {
-    let gate = gate(Version::Http1).set("origin.max_in_flight", "1").set("origin.queue_timeout", r#""300ms""#);
+    let gate = gate().set("origin.max_in_flight", "1").set("origin.queue_timeout", r#""300ms""#);
     let gate = gate.start().await;
     let hold = Gate::shut();
     gate.origin().always(Act::HoldAll(hold.clone()));
@@ -193,7 +136,7 @@ async fn who_waits_longer_than_queue_timeout_is_21_and_the_origin_is_not_asked()
 
 #[tokio::test]
 async fn whoever_waits_is_answered_in_turn_and_one_too_many_is_21_at_once() {
-    let gate = gate(Version::Http1).set("origin.max_in_flight", "1").set("origin.queue_timeout", r#""30s""#);
+    let gate = gate().set("origin.max_in_flight", "1").set("origin.queue_timeout", r#""30s""#);
     let gate = gate.start().await;
     let hold = Gate::shut();
     gate.origin().next("getPoints", Act::HoldAll(hold.clone()));
@@ -216,7 +159,7 @@ async fn whoever_waits_is_answered_in_turn_and_one_too_many_is_21_at_once() {
 
 #[tokio::test]
 async fn a_set_points_that_waits_has_not_begun() {
-    let gate = gate(Version::Http1).set("origin.max_in_flight", "1").set("origin.queue_timeout", r#""30s""#);
+    let gate = gate().set("origin.max_in_flight", "1").set("origin.queue_timeout", r#""30s""#);
     let gate = gate.start().await;
     gate.get_points("b", "7").await.is("0");
     let hold = Gate::shut();
@@ -237,7 +180,7 @@ async fn a_set_points_that_waits_has_not_begun() {
 
 #[tokio::test]
 async fn a_key_revoked_while_its_requests_wait_for_a_place_is_02_and_the_origin_is_not_asked() {
-    let gate = gate(Version::Http1).keys_in_store().set("origin.max_in_flight", "2");
+    let gate = gate().keys_in_store().set("origin.max_in_flight", "2");
     let gate = gate.set("origin.queue_timeout", r#""30s""#).start().await;
     let hold = Gate::shut();
     gate.origin().next("getPoints", Act::HoldAll(hold.clone()));
@@ -267,17 +210,17 @@ async fn a_key_revoked_while_its_requests_wait_for_a_place_is_02_and_the_origin_
 
 #[tokio::test]
 async fn a_key_that_has_to_wait_holds_up_no_other_that_asks_the_same() {
-    let gate = gate(Version::Http1).set("origin.max_in_flight", "8").set("origin.queue_timeout", r#""30s""#);
+    let gate = gate().set("origin.max_in_flight", "8").set("origin.queue_timeout", r#""30s""#);
     let gate = gate.start().await;
     let hold = Gate::shut();
     gate.origin().always(Act::HoldAll(hold.clone()));
-    let held = Sent::all(&gate, Version::Http1, reads(&gate, "a", 2)).await;
+    let held = send_all(&gate, reads(&gate, "a", 2)).await;
     gate.origin().has_been_asked("getPoints", 2).await;
     let mut waits = send(&gate, "a", "getWarns", "memberID=5").await;
     gate.origin().next("getWarns", Act::Normal);
     gate.get_warns("b", "5").await.is("{}");
     hold.open();
-    held.answered().await;
+    are_answered(held).await;
     // Its place has come, and the answer is in memory by then.
     waits.answer().await.is("{}");
     assert_eq!(gate.origin().asked("getWarns"), 1);
@@ -285,7 +228,7 @@ async fn a_key_that_has_to_wait_holds_up_no_other_that_asks_the_same() {
 
 #[tokio::test]
 async fn a_reload_passes_the_counts_and_those_who_wait_on() {
-    let gate = gate(Version::Http1).key("d").key("e").set("origin.max_in_flight", "2");
+    let gate = gate().key("d").key("e").set("origin.max_in_flight", "2");
     let mut gate = gate.set("origin.queue_timeout", r#""30s""#).start().await;
     let hold = Gate::shut();
     gate.origin().always(Act::HoldAll(hold.clone()));
@@ -319,7 +262,7 @@ async fn reload(gate: &mut TestGateway, from: &str, to: &str) {
 
 #[tokio::test]
 async fn a_key_that_is_removed_while_its_questions_hang_and_put_back_holds_no_more_places_than_before() {
-    let gate = gate(Version::Http1).set("origin.queue_timeout", r#""0s""#);
+    let gate = gate().set("origin.queue_timeout", r#""0s""#);
     let gate = gate.set("limits.tiers.standard.in_flight", &FIRST_SHARE.to_string()).start().await;
     let hold = Gate::shut();
     gate.origin().always(Act::HoldAll(hold.clone()));

@@ -172,8 +172,9 @@ async fn guarantee_5_wherever_connections_break_setpoints_reaches_one_upstream_a
         }
         let gate = before(&origins).set("origin.retries", "3").start().await;
         let answer = gate.set_points("bot", "7", 5).await;
-        answer.is_refused(502, NO_ANSWER);
         let expected = if at == Break::AtAccept { 0 } else { 1 };
+        // One that breaks at once may do so before it could be sent anything, which is 21.
+        assert!(answer.code() == Some(20) || expected == 0 && answer.code() == Some(21), "{at:?}: {answer:#?}");
         assert_eq!(writes(&origins), expected, "{at:?}: {answer:#?}");
     }
 }

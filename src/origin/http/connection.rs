@@ -245,7 +245,7 @@ impl fmt::Debug for Connection {
 
 /// The idle connections to one upstream address. Of those that this thread watches, or else of all, the one that was
 /// used last is taken first, so that the others stay idle and the upstream closes them. A connection that looks open may
-/// still be dead, which only sending on it shows. The lock is never held across a system call.
+/// still be dead, which only sending on it shows. Under the lock the kernel is asked only about one on which something came.
 #[derive(Debug, Default)]
 pub(super) struct IdleConnections(Mutex<Vec<Connection>>);
 

@@ -84,10 +84,7 @@ impl Permits {
 
     /// Changes the number of permits. Those that are held stay valid.
     pub(super) fn resize(self: &Arc<Self>, max: usize) {
-        self.change(|state| {
-            state.max = max;
-            state.evict();
-        });
+        self.change(|state| state.max = max);
     }
 
     /// How many permits are held, and how many requests wait for one.
@@ -274,7 +271,8 @@ mod tests {
         assert!(stranger.await.is_none());
         assert_eq!(permits.counts(), (2, 2));
         permits.resize(1);
-        assert!(first.await.is_none());
+        let last = wait(key(3)); // one place, so one waits
+        assert!(first.await.is_none() && last.await.is_none());
         drop(held);
         drop(other.await.unwrap());
         assert!(is_idle(&permits));

@@ -122,3 +122,18 @@ async fn no_more_connections_are_kept_than_may_be_and_none_whose_answer_was_not_
     assert!(tokio::time::timeout(Duration::from_secs(5), closes).await.is_ok());
     assert!(idle.take(true).is_none());
 }
+
+#[tokio::test]
+async fn a_connection_that_this_thread_watches_is_taken_before_those_of_others() {
+    let (idle, mut peers) = (IdleConnections::default(), Vec::new());
+    let other = thread::spawn(|| thread::current().id()).join().unwrap();
+    let own = thread::current().id();
+    for watched_by in [own, other] {
+        let (mut connection, mut peer) = pair().await;
+        tokio::join!(ask(&mut connection), async { peer.write_all(ANSWER).await.unwrap() });
+        connection.thread = watched_by;
+        idle.put(connection, 2);
+        peers.push(peer);
+    }
+    assert_eq!([(); 2].map(|()| idle.take(false).unwrap().thread), [own, other]);
+}
