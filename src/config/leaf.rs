@@ -17,6 +17,7 @@ use super::log::Access;
 use super::origin::Upstream;
 use super::server::Listen;
 use super::{admin, answers};
+use crate::model::hide_keys;
 
 /// A duration: a whole number and one of ms, s, m, h, d. `ZERO`: it may be 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,6 +213,7 @@ fn print_with_unit(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]
 /// What the operator typed, shortened and escaped so that it fits into one line of a message.
 pub(crate) fn shown(text: &str) -> String {
     const LONGEST: usize = 40; // enough to recognise it by
+    let text = hide_keys(text);
     let short: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
     format!("`{short}{}`", if text.chars().nth(LONGEST).is_some() { "…" } else { "" })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::file::section;
 use super::leaf::{HumanRate, shown};
 use super::problem::{Faults, bare, instead, nearest};
-use crate::model::PerRate;
+use crate::model::{PerRate, hide_keys};
 
 /// Requests at once. More is no limit in practice.
 const MAX_BURST: u32 = 1_000_000_000;
@@ -133,7 +133,7 @@ pub struct Rate {
 /// Whether a tier can have this name.
 pub fn is_tier_name(name: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-    (1..=MAX_TIER_NAME).contains(&name.len()) && name.bytes().all(plain)
+    (1..=MAX_TIER_NAME).contains(&name.len()) && name.bytes().all(plain) && hide_keys(name) == name
 }
 
 impl LimitsFile {
@@ -179,7 +179,8 @@ impl TierFile {
     fn check(&mut self, faults: &mut Faults<'_>, name: &str) -> Tier {
         let path = format!("limits.tiers.{}", bare(name));
         if !is_tier_name(name) {
-            let message = format!("a tier's name is 1 to {MAX_TIER_NAME} letters, digits, `-`, `_` and `.`");
+            let message =
+                format!("a tier's name is 1 to {MAX_TIER_NAME} letters, digits, `-`, `_` and `.`, and no key");
             faults.add(&path, message);
         }
         let write_burst = format!("{path}.write_burst");

@@ -38,7 +38,6 @@ use writer::Writer;
 
 pub use export::ExportError;
 pub use import::{BadLine, BadLines, ImportError, Imported, Mode, Progress, SHOWN, UncommittedImport};
-pub use postgres::any_certificate;
 pub use record::Record;
 pub use records::*;
 pub use sqlite::MAGIC as SQLITE_MAGIC;

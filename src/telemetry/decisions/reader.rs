@@ -170,6 +170,13 @@ mod tests {
         (0..3).map(of_run).collect()
     }
 
+    #[test]
+    fn zeros_that_a_power_loss_left_are_skipped() {
+        let zeros = vec![0; 5000];
+        assert_eq!(read(&zeros), (vec![], 5000));
+        assert_eq!(read(&[zeros, blocks().concat()].concat()), (vec![0, 1, 2], 5000));
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
