@@ -112,13 +112,12 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
             started = start => started?,
         };
         serving.accept(&urls, demo.as_ref()).await?;
-        // Files are followed until the process ends: a key that is taken out of its file is refused however long a drain
-        // takes.
+        // Until the process ends: a key that is taken out of its file is refused however long a drain takes.
         if let Some(reloader) = reloader {
             supervise("the task that reloads files", &serving.logs, reloader.run(hangup));
         }
-        let logs = serving.logs.clone();
-        supervise("the task that reopens the logs", &serving.logs, logs.reopen_at(hangup_for_logs, reopen));
+        let reopen = serving.logs.clone().reopen_at(hangup_for_logs, reopen);
+        supervise("the task that reopens the logs", &serving.logs, reopen);
         serving.run(stop_signals).await;
         Ok(())
     });

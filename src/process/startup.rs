@@ -73,11 +73,8 @@ pub(super) async fn start(
         Box::new(EdgeMetrics::new(&edge)),
         Box::new(ProcessMetrics { started, state: state.clone(), store: store.clone() }),
     ]);
-    let mut server = Server::start(edge, listeners, threads)
-        .map_err(|e| ProcessError::Failed(format!("cannot start a thread: {e}")))?;
-    if !server.is_prepared().await || !server.is_reachable() {
-        return Err(listeners_failed());
-    }
+    let server = Server::start(edge, listeners, threads).await;
+    let server = server.map_err(|e| ProcessError::Failed(format!("the listeners cannot be served: {e}")))?;
     let (requests, receiver) = mpsc::channel(RELOADS);
     let admin = match admin.zip(config.admin.listener()) {
         None => None,
@@ -194,10 +191,6 @@ async fn build_gateway(
         })?;
     }
     Ok(gateway)
-}
-
-pub(super) fn listeners_failed() -> ProcessError {
-    ProcessError::Failed("the listeners could not be opened; the lines above say why".to_owned())
 }
 
 /// How many of `open_files` callers may keep open, so that they do not keep the process from opening others, as that of its
