@@ -210,6 +210,18 @@ fn print_with_unit(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]
     }
 }
 
+/// Longest name of a tier or a node, and longest prefix in Redis.
+pub(super) const MAX_NAME: usize = 64;
+
+/// What [`is_name`] demands.
+pub(super) const NAME_RULE: &str = "1 to 64 letters, digits, `-`, `_` and `.`, and no key";
+
+/// Whether this can be a name in headers, logs and Redis.
+pub(crate) fn is_name(text: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(plain) && hide_keys(text) == text
+}
+
 /// What the operator typed, shortened and escaped so that it fits into one line of a message.
 pub(crate) fn shown(text: &str) -> String {
     const LONGEST: usize = 40; // enough to recognise it by

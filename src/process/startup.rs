@@ -112,7 +112,7 @@ async fn take_over(predecessor: &Predecessor, gateway: &Gateway, looked: States)
         return Err(ProcessError::Unusable("a file has changed since this start began; start again".to_owned()));
     }
     gateway.not_alone();
-    Ok(predecessor.take_over().await?)
+    predecessor.take_over().await
 }
 
 /// The sockets of callers and of the admin listener, if it is on: the predecessor's, if there is one, and new ones for the

@@ -26,7 +26,7 @@ pub use writer::{DecisionLog, block};
 const MAGIC: [u8; 4] = [0x1f, 0x8b, 8, 0];
 
 /// What a key's limits decided about one request, and the counts that they used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
     /// Milliseconds since the Unix epoch.
     pub unix_ms: i64,
