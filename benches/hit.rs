@@ -226,12 +226,7 @@ fn record(c: &mut Criterion) {
         at: Tick(n),
         key: key.clone(),
         tier: Some(tier.clone()),
-        operation: Operation::ALL[0],
-        over: None,
-        refused: false,
-        over_candidate: false,
-        in_flight: 0,
-        used_today: 0,
+        ..Decision::default()
     };
     let mut group = c.benchmark_group("record a decision");
     group.sample_size(20).warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_secs(1));

@@ -58,6 +58,15 @@ pub fn read_at_most(source: impl Read, max: u64) -> io::Result<Option<Vec<u8>>> 
     Ok((bytes.len() as u64 <= max).then_some(bytes))
 }
 
+/// Everything in the regular file at `path`, or `None` where that is more than `max` bytes. Opening a pipe would wait for
+/// who writes to it.
+pub fn read_file(path: &Path, max: u64) -> io::Result<Option<Vec<u8>>> {
+    match fs::metadata(path)?.is_file() {
+        true => read_at_most(File::open(path)?, max),
+        false => Err(io::Error::other("it is not a file")),
+    }
+}
+
 /// Whether every user of this machine may read the file.
 pub fn others_may_read(path: &Path) -> bool {
     path.metadata().is_ok_and(|file| file.permissions().mode() & 0o004 != 0)

@@ -5,16 +5,19 @@ use std::io;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring::{cipher_suite as suite, default_provider, kx_group as group};
 use tokio_rustls::rustls::crypto::{CryptoProvider, SupportedKxGroup};
-use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::server::ResolvesServerCert;
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{Error, InvalidMessage, ServerConfig, SupportedCipherSuite};
 use x509_cert::der::Decode;
 
-use crate::config::{CertificateFiles, PemFile, SettingFault, pair_fault};
+use crate::config::{CertificateFiles, PemFile, SettingFault, client_tls, pair_fault, system_roots};
 use crate::files::others_may_read;
 
 /// TLS 1.2 and 1.3 by Mozilla's "intermediate" profile: only suites with forward secrecy and authenticated encryption.
@@ -105,6 +108,16 @@ pub fn validity(certificate: &CertificateDer<'_>) -> Option<(Timestamp, Timestam
 pub fn is_plain(error: &io::Error) -> bool {
     let error = error.get_ref().and_then(|error| error.downcast_ref());
     matches!(error, Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)))
+}
+
+/// Connects to a server that one of the system's roots proves.
+pub async fn connect(host: &str, port: u16) -> io::Result<TlsStream<TcpStream>> {
+    let roots = system_roots("the environment variable SSL_CERT_FILE").map_err(io::Error::other)?;
+    let config = client_tls(Some(roots), false).map_err(io::Error::other)?.with_no_client_auth();
+    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    let stream = TcpStream::connect((host, port)).await?;
+    stream.set_nodelay(true)?;
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
 /// The settings of a listener that offers these protocols by ALPN, the preferred one first.

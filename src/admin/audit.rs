@@ -13,8 +13,7 @@ use serde_json::Value;
 
 use super::server::Peer;
 use super::shared::Shared;
-use crate::keys::hide_keys;
-use crate::model::date_of;
+use crate::model::{date_of, hide_keys};
 use crate::telemetry::{BackgroundWriter, LineOutput};
 
 /// Lines that wait for the writer. Each is some hundred bytes, at most [`MAX_CHANGE`] and the path.

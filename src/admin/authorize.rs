@@ -21,8 +21,8 @@ use super::shared::Shared;
 use super::tokens::Role;
 use crate::clock::seconds_up;
 use crate::config::Rate;
-use crate::keys::hide_keys;
 use crate::limits::Limiter;
+use crate::model::hide_keys;
 
 /// The largest body. The longest warn or review that is of use has a few KiB.
 const MAX_BODY: usize = 64 * 1024;

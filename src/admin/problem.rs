@@ -9,7 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::config::{self, Problems};
-use crate::keys::hide_keys;
+use crate::model::hide_keys;
 use crate::store::StoreError;
 
 /// The content type of problem details.

@@ -12,8 +12,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::error::CommandError;
-use crate::config::{self, Listen, Server};
-use crate::store::any_certificate;
+use crate::config::{self, Listen, Server, client_tls};
 
 /// How long the answer is waited for.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -41,9 +40,11 @@ pub(super) async fn run(config: Option<&Path>) -> Result<(), CommandError> {
 async fn ask(server: &Server, path: &str) -> io::Result<String> {
     match server.listen.first() {
         Some(Listen::Tcp(address)) if server.tls.is_some() => {
-            let tls = TlsConnector::from(Arc::new(any_certificate().map_err(io::Error::other)?));
+            // The certificate names the addresses of callers.
+            let tls = client_tls(None, true).map_err(io::Error::other)?.with_no_client_auth();
             let stream = TcpStream::connect(address).await?;
-            exchange(tls.connect(ServerName::from(address.ip()), stream).await?, path).await
+            exchange(TlsConnector::from(Arc::new(tls)).connect(ServerName::from(address.ip()), stream).await?, path)
+                .await
         }
         Some(Listen::Tcp(address)) => exchange(TcpStream::connect(address).await?, path).await,
         Some(Listen::Unix(socket)) => exchange(UnixStream::connect(socket).await?, path).await,

@@ -31,7 +31,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::clock::Clock;
 use crate::config::{self, Config, Loaded, StoreAt};
-use crate::keys::hide_keys;
+use crate::model::hide_keys;
 use crate::process::{self, HeldSignals, ProcessError};
 use crate::records::Records;
 use crate::records::note::{ReviewInput, WarnInput};

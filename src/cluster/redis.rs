@@ -14,6 +14,7 @@ use redis::{
 use tokio::time::timeout;
 
 use crate::config::{HostPort, RedisAt, RedisServers, unreadable_roots};
+use crate::tls;
 
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -139,7 +140,7 @@ async fn connect(at: &RedisAt, response_timeout: Option<Duration>) -> Result<Red
                 return RedisFault(format!("this machine's root certificates cannot be read ({why})"));
             }
             match at.tls {
-                true if error.is_io_error() => {
+                true if error.is_io_error() && !error.to_string().contains("certificate") => {
                     RedisFault(format!("{error}; if it does not speak TLS, name it by redis://"))
                 }
                 false if error.is_connection_dropped() && !error.is_connection_refusal() => {
@@ -165,6 +166,12 @@ async fn link(at: &RedisAt, response_timeout: Option<Duration>) -> RedisResult<R
     }
     let address = |server: &HostPort| address(server, at.tls);
     let one = match &at.servers {
+        RedisServers::One(server) if at.tls => {
+            let stream = tls::connect(&server.host, server.port).await?;
+            let (one, driver) = MultiplexedConnection::new_with_config(&settings, stream, config).await?;
+            tokio::spawn(driver);
+            return Ok(RedisConnection::One(one));
+        }
         RedisServers::One(server) => address(server),
         RedisServers::Unix(path) => ConnectionAddr::Unix(path.clone()),
         RedisServers::Sentinels { sentinels, master } => {

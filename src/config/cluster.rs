@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::file::section;
-use super::leaf::Timeout;
+use super::leaf::{MAX_NAME, NAME_RULE, Timeout, is_name};
 use super::origin::OriginKindFile;
 use super::problem::Faults;
 use super::redis::{RedisAt, RedisServers};
@@ -17,9 +17,6 @@ const MAX_NODES: u32 = 1_000;
 
 /// The longest wait of a request for Redis.
 const MAX_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Longest name of a node, and longest prefix.
-const MAX_NAME: usize = 64;
 
 section! {
     /// `[cluster]`
@@ -91,8 +88,8 @@ impl ClusterFile {
         }
         let node = self.node.clone().unwrap_or_else(host_name);
         for (path, name) in [("cluster.prefix", &self.prefix), ("cluster.node", &node)] {
-            if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_of_name) {
-                faults.add(path, format!("must be 1 to {MAX_NAME} letters, digits, `-`, `_` or `.`"));
+            if !is_name(name) {
+                faults.add(path, format!("must be {NAME_RULE}"));
             }
         }
         if self.timeout > MAX_TIMEOUT {
@@ -124,14 +121,9 @@ impl ClusterFile {
     }
 }
 
-/// What a name that stands in Redis and in logs may have.
-fn is_of_name(c: char) -> bool {
-    c.is_ascii_alphanumeric() || "-_.".contains(c)
-}
-
 /// The host's name; what is not allowed in a node's name is left out.
 fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let name: String = name.chars().filter(|c| is_of_name(*c)).take(MAX_NAME).collect();
+    let name: String = name.chars().filter(|c| is_name(&c.to_string())).take(MAX_NAME).collect();
     if name.is_empty() { "node".to_owned() } else { name }
 }

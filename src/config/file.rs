@@ -2,12 +2,14 @@
 //! rest of the code uses ([`Config`]).
 
 use std::fmt;
+use std::num::ParseIntError;
 use std::path::Path;
+use std::str::FromStr;
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, Schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -16,13 +18,15 @@ use super::admin::AdminListener;
 use super::answers::Answers;
 use super::cache::Cache;
 use super::cluster::{Cluster, ClusterFile};
+use super::leaf::text_type;
 use super::limits::{Limits, LimitsFile};
-use super::log::{Access, Log};
+use super::log::Log;
 use super::origin::{Keys, KeysFile, Origin, OriginFile, OriginKind, Upstream};
 use super::problem::Faults;
 use super::secret::Source;
 use super::server::{Listen, Server};
 use super::store::StoreAt;
+use crate::files::with_suffix;
 
 /// The config of Guildgate, the edge gateway for guild data. Every value has a default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -79,13 +83,13 @@ impl ConfigFile {
     fn check_log_files(&self, faults: &mut Faults<'_>, origin: &Origin) {
         let store = if let StoreAt::Sqlite(file) = &origin.store { Some(file.as_path()) } else { None };
         let token = if let Source::File(file) = self.admin.token.source() { Some(Path::new(file)) } else { None };
-        let used = [store, token, self.keys.file.as_deref()];
-        let access = if let Access::File(file) = &self.log.access { Some(file.as_path()) } else { None };
-        let logs = [access, self.log.decisions.as_deref(), self.log.audit.as_deref()];
-        for (setting, log) in ["log.access", "log.decisions", "log.audit"].into_iter().zip(logs) {
-            if log.is_some_and(|log| used.contains(&Some(log)) || log.ends_with(DEFAULT_FILE)) {
+        let older = self.log.decisions.as_ref().map(|file| with_suffix(file, ".1"));
+        let mut used = vec![store, token, self.keys.file.as_deref(), older.as_deref()];
+        for (setting, log) in self.log.files() {
+            if used.contains(&Some(log)) || log.ends_with(DEFAULT_FILE) {
                 faults.add(setting, "has another use, which lines of a log would damage; name another file");
             }
+            used.push(Some(log));
         }
     }
 }
@@ -220,15 +224,12 @@ impl fmt::Display for ConfigHash {
     }
 }
 
-impl Serialize for ConfigHash {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+impl FromStr for ConfigHash {
+    type Err = ParseIntError;
+
+    fn from_str(digits: &str) -> Result<Self, ParseIntError> {
+        u64::from_str_radix(digits, 16).map(ConfigHash)
     }
 }
 
-impl<'de> Deserialize<'de> for ConfigHash {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let digits = String::deserialize(deserializer)?;
-        u64::from_str_radix(&digits, 16).map(ConfigHash).map_err(serde::de::Error::custom)
-    }
-}
+text_type!(ConfigHash, "config hash");

@@ -17,6 +17,7 @@ use super::log::Access;
 use super::origin::Upstream;
 use super::server::Listen;
 use super::{admin, answers};
+use crate::model::hide_keys;
 
 /// A duration: a whole number and one of ms, s, m, h, d. `ZERO`: it may be 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,9 +210,22 @@ fn print_with_unit(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]
     }
 }
 
+/// Longest name of a tier or a node, and longest prefix in Redis.
+pub(super) const MAX_NAME: usize = 64;
+
+/// What [`is_name`] demands.
+pub(super) const NAME_RULE: &str = "1 to 64 letters, digits, `-`, `_` and `.`, and no key";
+
+/// Whether this can be a name in headers, logs and Redis.
+pub(crate) fn is_name(text: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(plain) && hide_keys(text) == text
+}
+
 /// What the operator typed, shortened and escaped so that it fits into one line of a message.
 pub(crate) fn shown(text: &str) -> String {
     const LONGEST: usize = 40; // enough to recognise it by
+    let text = hide_keys(text);
     let short: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
     format!("`{short}{}`", if text.chars().nth(LONGEST).is_some() { "…" } else { "" })
 }

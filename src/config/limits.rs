@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::file::section;
-use super::leaf::{HumanRate, shown};
+use super::leaf::{HumanRate, NAME_RULE, is_name, shown};
 use super::problem::{Faults, bare, instead, nearest};
 use crate::model::PerRate;
 
@@ -26,9 +26,6 @@ const MAX_REFILL_NS: u64 = 365 * 86_400 * 1_000_000_000;
 
 /// The most tiers. Each request's metrics and headers name one.
 pub const MAX_TIERS: usize = 1_000;
-
-/// Longest name of a tier, which is in a header of every answer.
-const MAX_TIER_NAME: usize = 64;
 
 /// The tier that exists without being written.
 const STANDARD: &str = "standard";
@@ -130,12 +127,6 @@ pub struct Rate {
     pub burst: NonZeroU32,
 }
 
-/// Whether a tier can have this name.
-pub fn is_tier_name(name: &str) -> bool {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-    (1..=MAX_TIER_NAME).contains(&name.len()) && name.bytes().all(plain)
-}
-
 impl LimitsFile {
     pub(super) fn check(&mut self, faults: &mut Faults<'_>) -> Limits {
         if self.tiers.len() > MAX_TIERS {
@@ -178,9 +169,8 @@ impl TierFile {
 
     fn check(&mut self, faults: &mut Faults<'_>, name: &str) -> Tier {
         let path = format!("limits.tiers.{}", bare(name));
-        if !is_tier_name(name) {
-            let message = format!("a tier's name is 1 to {MAX_TIER_NAME} letters, digits, `-`, `_` and `.`");
-            faults.add(&path, message);
+        if !is_name(name) {
+            faults.add(&path, format!("a tier's name is {NAME_RULE}"));
         }
         let write_burst = format!("{path}.write_burst");
         let has_write_rate = self.write_rate.is_some() || faults.has(&format!("{path}.write_rate"));

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use schemars::JsonSchema;
@@ -82,6 +82,14 @@ impl Log {
         } else if self.otlp.as_ref().is_some_and(|url| url.server_name.is_some()) {
             faults.add("log.otlp", "must be an http:// URL such as \"http://127.0.0.1:4318\": https is not offered");
         }
+    }
+
+    /// The files that are written, each with its setting.
+    pub fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let access = if let Access::File(file) = &self.access { Some(file) } else { None };
+        let files =
+            [("log.access", access), ("log.decisions", self.decisions.as_ref()), ("log.audit", self.audit.as_ref())];
+        files.into_iter().filter_map(|(setting, file)| Some((setting, file?.as_path())))
     }
 
     pub fn is_json(&self) -> bool {

@@ -3,16 +3,15 @@
 //! repeats what a file holds, or what a library says about it: it names the file, the line and the kind of fault.
 
 use std::fmt::Display;
-use std::fs::File;
 use std::path::Path;
 
-use rustls_native_certs::ErrorKind;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, InconsistentKeys, RootCertStore};
 
 use super::SettingFault;
-use crate::files::{BYTE_ORDER_MARK, read_at_most};
+use super::roots::Roots;
+use crate::files::{BYTE_ORDER_MARK, read_file};
 
 /// Largest PEM file that is read. A long chain is 20 KiB, and a system's whole bundle of roots is a quarter of this.
 const MAX_FILE: u64 = 1 << 20;
@@ -36,8 +35,7 @@ impl<'a> PemFile<'a> {
     /// Where it cannot be read or is too large.
     pub fn read(setting: &'a str, path: &'a Path) -> Result<Self, SettingFault> {
         let mut file = PemFile { setting, path, content: Vec::new() };
-        let content = File::open(path).and_then(|opened| read_at_most(opened, MAX_FILE));
-        let content = content.map_err(|e| file.fault(format!("cannot be read: {e}")))?;
+        let content = read_file(path, MAX_FILE).map_err(|e| file.fault(format!("cannot be read: {e}")))?;
         file.content = content.ok_or_else(|| file.fault("is larger than 1 MiB; is it a PEM file?"))?;
         Ok(file)
     }
@@ -62,13 +60,13 @@ impl<'a> PemFile<'a> {
     ///
     /// # Errors
     /// Where it has none, or one that cannot be used.
-    pub fn roots(&self) -> Result<RootCertStore, SettingFault> {
-        let mut roots = RootCertStore::empty();
-        for (certificate, number) in self.certificates()?.into_iter().zip(1..) {
+    pub fn roots(&self) -> Result<Roots, SettingFault> {
+        let (mut anchors, certificates) = (RootCertStore::empty(), self.certificates()?);
+        for (certificate, number) in certificates.iter().zip(1..) {
             let unusable = |_| self.fault(format!("has a damaged or unusable certificate: number {number} in it"));
-            roots.add(certificate).map_err(unusable)?;
+            anchors.add(certificate.clone()).map_err(unusable)?;
         }
-        Ok(roots)
+        Ok(Roots { anchors, certificates, place: self.path.display().to_string() })
     }
 
     /// Its private key.
@@ -144,37 +142,4 @@ pub fn pair_fault(certificates: &PemFile<'_>, key: &PemFile<'_>, error: &rustls:
         }
     };
     key.fault(format!("{why} {}", certificates.path.display()))
-}
-
-/// Whom the system trusts; `each` sees every certificate. `instead` names the setting for a file of others.
-///
-/// # Errors
-/// Where there are none.
-pub fn system_roots(instead: &str, each: impl FnMut(&CertificateDer<'static>)) -> Result<RootCertStore, String> {
-    let found = rustls_native_certs::load_native_certs();
-    found.certs.iter().for_each(each);
-    let mut roots = RootCertStore::empty();
-    // A bundle may hold certificates that rustls cannot read; the others are usable without them.
-    roots.add_parsable_certificates(found.certs);
-    if roots.is_empty() {
-        let why = found.errors.first().map_or_else(String::new, |error| format!(" ({})", roots_fault(error)));
-        return Err(format!(
-            "this machine has no root certificates{why}; install the package `ca-certificates`, or name a file of root \
-             certificates in {instead}"
-        ));
-    }
-    Ok(roots)
-}
-
-/// Why some of the system's root certificates cannot be read, if so.
-pub fn unreadable_roots() -> Option<String> {
-    rustls_native_certs::load_native_certs().errors.first().map(roots_fault)
-}
-
-/// Without a line of the file, which may be any file.
-fn roots_fault(error: &rustls_native_certs::Error) -> String {
-    match &error.kind {
-        ErrorKind::Io { inner, path } => format!("{}: {inner}", path.display()),
-        _ => "a file of them is not PEM".to_owned(),
-    }
 }

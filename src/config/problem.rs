@@ -7,6 +7,7 @@ use std::path::Path;
 
 use super::leaf::HumanSize;
 use super::secret::Secret;
+use crate::model::hide_keys;
 
 /// Faults that are reported at once. A file with more is the wrong file, and finding the place of each costs time.
 pub(crate) const MAX_PROBLEMS: usize = 100;
@@ -41,12 +42,10 @@ impl Problems {
 }
 
 impl Problem {
-    /// `limits.tiers.free.burst: message`
+    /// `limits.tiers.free.burst: message`, without a key that was typed as a name.
     pub fn detail(&self) -> String {
-        match self.path.as_str() {
-            "" => self.message.clone(),
-            path => format!("{path}: {}", self.message),
-        }
+        let colon = if self.path.is_empty() { "" } else { ": " };
+        hide_keys(&format!("{}{colon}{}", self.path, self.message))
     }
 }
 
@@ -212,6 +211,13 @@ mod tests {
         {
             assert_eq!(nearest(typed, NAMES), Some(meant));
         }
+    }
+
+    #[test]
+    fn a_key_that_was_typed_as_a_name_is_not_shown() {
+        let key = format!("gg_{}", "7".repeat(49));
+        let problem = Places::new("").problem(&below("keys", &key), None, &format!("unknown name `{key}`"));
+        assert_eq!(problem.to_string(), "1:1: keys.gg_…: unknown name `gg_…`");
     }
 
     #[test]

@@ -2,14 +2,13 @@
 //! prints one.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::files::{BYTE_ORDER_MARK, read_at_most};
+use crate::files::{BYTE_ORDER_MARK, read_at_most, read_file};
 
 /// Largest file of a secret, in bytes. A URL or a token has some hundred.
 const MAX_VALUE: u64 = 16 << 10;
@@ -58,30 +57,13 @@ impl Secret {
                 Err("begins with `$`; write \"env:NAME\" for an environment variable".to_owned())
             }
             Source::Written(text) => clean("its value", text),
-            Source::File(path) => read_file(Path::new(path)),
-            Source::Env(name) => of_variable(name, env(name)),
+            Source::File(path) => of_bytes(&format!("the file {path}"), read_file(Path::new(path), MAX_VALUE)),
+            Source::Env(name) => {
+                let named = format!("the environment variable `{}`", name.escape_debug());
+                clean(&named, &env(name).ok_or_else(|| format!("{named} is not set or not UTF-8"))?)
+            }
         }
     }
-}
-
-/// The secret in a file.
-///
-/// # Errors
-/// Why it cannot be used, with the file's name.
-pub fn read_file(path: &Path) -> Result<String, String> {
-    let named = format!("the file {}", path.display());
-    let file = File::open(path).map_err(|e| format!("{named} cannot be read: {e}"))?;
-    read(&named, file)
-}
-
-/// The secret that this environment variable has.
-///
-/// # Errors
-/// Why it cannot be used, with the variable's name.
-pub fn of_variable(name: &str, value: Option<String>) -> Result<String, String> {
-    let named = format!("the environment variable `{}`", name.escape_debug());
-    let value = value.ok_or_else(|| format!("{named} is not set or not UTF-8"))?;
-    clean(&named, &value)
 }
 
 /// The secret in `source`, which messages call `named`.
@@ -89,7 +71,11 @@ pub fn of_variable(name: &str, value: Option<String>) -> Result<String, String> 
 /// # Errors
 /// Why it cannot be used.
 pub fn read(named: &str, source: impl Read) -> Result<String, String> {
-    let bytes = read_at_most(source, MAX_VALUE).map_err(|e| format!("{named} cannot be read: {e}"))?;
+    of_bytes(named, read_at_most(source, MAX_VALUE))
+}
+
+fn of_bytes(named: &str, bytes: io::Result<Option<Vec<u8>>>) -> Result<String, String> {
+    let bytes = bytes.map_err(|e| format!("{named} cannot be read: {e}"))?;
     let bytes =
         bytes.ok_or_else(|| format!("{named} is larger than {MAX_VALUE} bytes; it must hold only the secret"))?;
     let text = String::from_utf8(bytes).map_err(|_| format!("{named} is not UTF-8 text"))?;
@@ -141,6 +127,21 @@ mod tests {
     #[test]
     fn a_secret_is_not_printed() {
         assert_eq!(format!("{:?}", Secret::new("hunter2")), "Secret(…)");
+    }
+
+    #[test]
+    fn a_secret_is_read_by_a_link_to_a_file_and_from_no_pipe() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("file"), "hunter2\n").unwrap();
+        std::os::unix::fs::symlink("file", at("link")).unwrap();
+        let read = |path: &Path| Secret::new(&format!("file:{}", path.display())).value(&|_| None);
+        assert_eq!(read(&at("link")).as_deref(), Ok("hunter2"));
+        nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for no_file in [at("pipe"), folder.path().to_owned()] {
+            let why = format!("the file {} cannot be read: it is not a file", no_file.display());
+            assert_eq!(read(&no_file), Err(why));
+        }
     }
 
     #[test]

@@ -153,6 +153,15 @@ fn decisions_are_recorded_where_the_file_says_and_within_its_bound() {
             faults(&format!("keys = {{ source = \"file\", file = \"keys.toml\" }}\nlog.{setting} = \"{file}\""));
         assert!(found.len() == 1 && found[0].contains("has another use"), "{file}: {found:?}");
     }
+    let files = ["log.access = \"a\"", "log.decisions = \"a\"", "log.audit = \"/etc/gg/a\""];
+    for pair in [[0, 1], [0, 2], [1, 2]].map(|pair| pair.map(|n| files[n]).join("\n")) {
+        let found = faults(&pair);
+        assert!(
+            found.len() == 1 && found[0].starts_with("2:") && found[0].contains("has another use"),
+            "{pair}: {found:?}"
+        );
+    }
+    assert_eq!(faults("log.decisions = \"a\"\nlog.audit = \"a.1\"").len(), 1, "the older file of the record");
     let messages = report(&loaded("log.decisions = \"d.log\"").unwrap());
     assert!(messages.contains("decisions = \"/etc/gg/d.log\"\ndecisions_max_size = \"64MiB\"\n"), "{messages}");
 }

@@ -42,13 +42,10 @@ const GRACE_PERIOD: u64 = 30 * 86_400;
 /// while `ended` knows when the last connection has ended.
 #[derive(Debug)]
 pub struct Server {
-    prepared: Option<oneshot::Receiver<()>>,
     accept: Option<oneshot::Sender<()>>,
     /// One for each listener that accepts; closed once all do, or have failed.
     listening: mpsc::Receiver<()>,
     listeners: usize,
-    /// The paths of the Unix sockets among the listeners.
-    paths: Vec<PathBuf>,
     /// Each listener, and each connection from its accept on, holds a receiver.
     stop: watch::Sender<bool>,
     /// Cancelled when a listener has ended before `stop`.
@@ -58,13 +55,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// Prepares to serve `edge` on these sockets with this many threads.
+    /// Prepares to serve `edge` on these sockets with this many threads, until [`Server::accept`] is the only step left.
     ///
     /// # Errors
-    /// Where no thread can be started.
-    pub fn start(edge: Edge, listeners: Vec<Listener>, threads: usize) -> io::Result<Self> {
+    /// Where no thread can be started, or callers cannot reach a listener.
+    pub async fn start(edge: Edge, listeners: Vec<Listener>, threads: usize) -> io::Result<Self> {
         let (drain, connections) = (edge.drain.clone(), edge.connections.clone());
-        let paths = listeners.iter().filter(|l| l.is_unix).map(|l| l.address.clone().into()).collect();
+        let mut paths = listeners.iter().filter(|l| l.is_unix).map(|l| PathBuf::from(&l.address)).collect::<Vec<_>>();
         let count = listeners.len();
         let (send_prepared, prepared) = oneshot::channel();
         let (accept, may_accept) = oneshot::channel();
@@ -90,25 +87,13 @@ impl Server {
             server.add_service(service);
             server.run(RunArgs { shutdown_signal: Box::new(NoSignal) });
         })?;
-        let (prepared, accept) = (Some(prepared), Some(accept));
-        Ok(Server { prepared, accept, listening, listeners: count, paths, stop, failed, drain, connections })
-    }
-
-    /// Waits until [`Server::accept`] is the only step left. `false`: the server has failed.
-    pub async fn is_prepared(&mut self) -> bool {
-        match self.prepared.take() {
-            Some(prepared) => prepared.await.is_ok(),
-            None => true,
+        prepared.await.map_err(io::Error::other)?;
+        paths.retain(|path| !is_socket(path));
+        if let Some(path) = paths.first() {
+            let why = format!("the listening socket's file was removed or replaced: {}", path.display());
+            return Err(io::Error::other(why));
         }
-    }
-
-    /// Whether callers can reach every listener.
-    pub fn is_reachable(&self) -> bool {
-        let missing = self.paths.iter().find(|path| !is_socket(path));
-        if let Some(path) = missing {
-            tracing::error!(path = %path.display(), "the listening socket's file was removed or replaced");
-        }
-        missing.is_none()
+        Ok(Server { accept: Some(accept), listening, listeners: count, stop, failed, drain, connections })
     }
 
     /// Accepts connections from now on. `false`: the listeners have failed.

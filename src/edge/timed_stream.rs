@@ -7,10 +7,12 @@
 use std::future::poll_fn;
 use std::io::{self, Write};
 use std::pin::{Pin, pin};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, Sleep, sleep_until, timeout, timeout_at};
+use tokio_rustls::rustls::ProtocolVersion;
 
 use super::spare_buffers;
 use super::transport::{Transport, socket_mut};
@@ -72,6 +74,9 @@ impl TimedStream {
             let read = pin!(transport.read_buf(buffer)).poll(context);
             if read.is_pending() {
                 spare_buffers::give_back(buffer);
+                if renegotiates(transport) {
+                    return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+                }
             }
             read
         });
@@ -191,6 +196,13 @@ impl TimedStream {
         }
         true
     }
+}
+
+/// Whether the peer asks for another handshake of TLS 1.2: TLS itself has something to send then, the refusal.
+fn renegotiates(transport: &Transport) -> bool {
+    let Transport::Right(stream) = transport else { return false };
+    let session = stream.get_ref().1;
+    session.wants_write() && session.protocol_version() == Some(ProtocolVersion::TLSv1_2)
 }
 
 /// Waits until `deadline` with a timer that is made if there is none.

@@ -7,9 +7,9 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{ListedKey, hide_keys};
+use super::ListedKey;
 use crate::config::{MAX_PROBLEMS, Places, Problem, Problems, instead, shown};
-use crate::files::read_at_most;
+use crate::files::read_file;
 use crate::model::{Digest, GuildId, KeyId, Scope, unix_of};
 
 /// The largest key file: room for about 200,000 keys, each of which takes about 1 KB while the file is read.
@@ -44,12 +44,7 @@ pub fn read_key_file(path: &Path) -> Result<Vec<ListedKey>, KeyFileError> {
 
 fn read_text(path: &Path) -> Result<String, KeyFileError> {
     let refused = |why: &str| KeyFileError::Unusable(format!("{} {why}", path.display()));
-    let unreadable = |e: std::io::Error| KeyFileError::Unusable(format!("{} cannot be read: {e}", path.display()));
-    // Checked before it is opened: opening a pipe would wait for a writer.
-    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err(refused("is not a file"));
-    }
-    let bytes = std::fs::File::open(path).and_then(|file| read_at_most(file, MAX_FILE)).map_err(unreadable)?;
+    let bytes = read_file(path, MAX_FILE).map_err(|e| refused(&format!("cannot be read: {e}")))?;
     let bytes = bytes.ok_or_else(|| refused("is larger than 24 MiB; keep the keys in a store"))?;
     String::from_utf8(bytes).map_err(|_| refused("is not UTF-8 text"))
 }
@@ -60,7 +55,7 @@ fn parse(text: &str) -> Result<Vec<ListedKey>, Vec<Problem>> {
     let mut reader = KeyFileReader { places: Places::new(text), problems, keys, first: HashMap::new() };
     for fault in faults {
         let offset = fault.span().map_or(text.len(), |span| span.start);
-        reader.fault("", offset, hide_keys(fault.message()));
+        reader.fault("", offset, fault.message());
     }
     // The tree of a text that is not TOML is a guess, and messages about it would mislead.
     if reader.problems.is_empty() {
@@ -104,7 +99,7 @@ impl KeyFileReader {
                     self.fault("key", value.span().start, "must be a list of tables: write [[key]] above each key");
                 }
                 (unknown, _) => {
-                    let unknown = shown(&hide_keys(unknown));
+                    let unknown = shown(unknown);
                     let message = format!("unknown name {unknown}; each key is a table of its own: write [[key]]");
                     self.fault("", name.span().start, message);
                 }
@@ -114,13 +109,12 @@ impl KeyFileReader {
 
     fn key(&mut self, n: usize, offset: usize, table: &DeTable<'_>) {
         let called = match table.get("id").map(Spanned::get_ref) {
-            Some(DeValue::String(id)) if !id.is_empty() => format!("key {}", shown(&hide_keys(id))),
+            Some(DeValue::String(id)) if !id.is_empty() => format!("key {}", shown(id)),
             _ => format!("key[{n}]"),
         };
         for (name, _) in table.iter().filter(|(name, _)| !NAMES.contains(&name.get_ref().as_ref())) {
             let free = NAMES.into_iter().filter(|known| !table.contains_key(*known));
-            let message =
-                format!("unknown name {}; {}", shown(&hide_keys(name.get_ref())), instead(name.get_ref(), free));
+            let message = format!("unknown name {}; {}", shown(name.get_ref()), instead(name.get_ref(), free));
             self.fault(&called, name.span().start, message);
         }
         for needed in ["id", "digest", "guild"].into_iter().filter(|name| !table.contains_key(*name)) {
@@ -182,7 +176,7 @@ fn guild_of(value: &DeValue<'_>) -> Result<GuildId, String> {
 
 fn scope_of(value: &DeValue<'_>) -> Result<Scope, String> {
     let text = text_of(value)?;
-    let unknown = |_| format!("unknown value {}; {}", shown(&hide_keys(text)), instead(text, ["read", "write"]));
+    let unknown = |_| format!("unknown value {}; {}", shown(text), instead(text, ["read", "write"]));
     text.parse().map_err(unknown)
 }
 

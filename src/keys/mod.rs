@@ -15,5 +15,5 @@ pub use file::{KeyFileError, read_key_file};
 pub use in_flight::{InFlightGuard, InFlightSlot};
 pub use key::{Key, ListedKey};
 pub use learned::{FoundKey, LearnedKeyRules, LearnedKeys, Proof, Unproven};
-pub use secret::{ApiKey, hide_keys, is_mistyped, random_token};
+pub use secret::{ApiKey, is_mistyped, random_token};
 pub use table::KeyTable;

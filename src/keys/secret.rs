@@ -1,5 +1,4 @@
-//! The form of a key: makes new keys, recognises mistyped ones by their checksum, and hides keys in text that is to be
-//! printed. Only `ApiKey::reveal` shows the key, never `Debug` (guarantee 9). A value of any other form is accepted,
+//! The form of a key: makes new keys, and recognises mistyped ones by their checksum. Only `ApiKey::reveal` shows the key, never `Debug` (guarantee 9). A value of any other form is accepted,
 //! since it may be the key of another service.
 
 use std::fmt;
@@ -54,22 +53,6 @@ pub fn is_mistyped(key: &[u8]) -> bool {
     ours && key[LENGTH - CHECKSUM_DIGITS..] != checksum(&key[..LENGTH - CHECKSUM_DIGITS])
 }
 
-/// `gg_` with at least so many characters after it is taken for a key, or for most of one.
-const MIN_HIDDEN: usize = 20;
-
-/// The text with all of our keys in it hidden: a message about a key that was typed instead of an id must not spread it
-/// (guarantee 9).
-pub fn hide_keys(text: &str) -> String {
-    let mut parts = text.split("gg_");
-    let mut shown = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let digits = part.bytes().take_while(u8::is_ascii_alphanumeric).count();
-        let (hidden, rest) = if digits >= MIN_HIDDEN { ("…", &part[digits..]) } else { ("", part) };
-        shown.extend(["gg_", hidden, rest]);
-    }
-    shown
-}
-
 /// 43 base62 characters that carry 256 random bits.
 pub fn random_token() -> Result<String, String> {
     Ok(base62::<SECRET_DIGITS>(random_bytes()?).map(char::from).iter().collect())
@@ -108,14 +91,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    #[test]
-    fn a_key_in_a_text_is_hidden_and_the_rest_is_not() {
-        let key = ApiKey::generate().unwrap();
-        let text = format!("there is no key '{}'; gg_1 and {}", key.reveal(), key.reveal());
-        assert_eq!(hide_keys(&text), "there is no key 'gg_…'; gg_1 and gg_…");
-        assert_eq!(hide_keys("gg_gg_ é gg_"), "gg_gg_ é gg_");
-    }
 
     #[test]
     fn a_key_has_the_length_that_fits_one_block_of_sha256() {

@@ -1,6 +1,6 @@
 //! What identifies a key without being the key: its public id, its scope, and its SHA-256 digest. The digest is the only
 //! form in which a key is stored or compared (contract section 2, "Key format"); no type of this module holds the key
-//! itself. Pure.
+//! itself. Hides keys in text that is to be printed. Pure.
 
 use std::fmt;
 use std::str::FromStr;
@@ -84,6 +84,22 @@ impl FromStr for Digest {
     }
 }
 
+/// `gg_` with at least so many characters after it is taken for a key, or for most of one.
+const MIN_HIDDEN: usize = 20;
+
+/// The text with all of our keys in it hidden: a message about a key that was typed instead of an id must not spread it
+/// (guarantee 9).
+pub fn hide_keys(text: &str) -> String {
+    let mut parts = text.split("gg_");
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let digits = part.bytes().take_while(u8::is_ascii_alphanumeric).count();
+        let (hidden, rest) = if digits >= MIN_HIDDEN { ("…", &part[digits..]) } else { ("", part) };
+        shown.extend(["gg_", hidden, rest]);
+    }
+    shown
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,5 +115,13 @@ mod tests {
         for bad in ["", "sha256:", "sha256:zz", &format!("sha256:{}", "g".repeat(64)), &"a".repeat(64)] {
             assert!(bad.parse::<Digest>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_key_in_a_text_is_hidden_and_the_rest_is_not() {
+        let key = format!("gg_{}", "7".repeat(49));
+        let text = format!("there is no key '{key}'; gg_1 and {key}");
+        assert_eq!(hide_keys(&text), "there is no key 'gg_…'; gg_1 and gg_…");
+        assert_eq!(hide_keys("gg_gg_ é gg_"), "gg_gg_ é gg_");
     }
 }

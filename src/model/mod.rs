@@ -11,7 +11,7 @@ mod words;
 
 pub use date::{LATEST_DATE, date_of, unix_of};
 pub use guild::GuildId;
-pub use key::{Digest, KeyId, Scope};
+pub use key::{Digest, KeyId, Scope, hide_keys};
 pub use limit::{Limit, PerRate};
 pub use member::{MAX_MEMBER_NAME, MemberId, one_line};
 pub use note::*;

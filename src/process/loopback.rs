@@ -29,9 +29,9 @@ pub async fn start_loopback(config: Config, tls: Option<Tls>) -> Result<(SocketA
     let origin = start_origin(&config, tls, None, &clock).await?;
     let state = State::new(config, origin, keys, key_list, day_counts, &clock);
     let gateway = Arc::new(Gateway::new(clock, state, Observer::default()));
-    let server = Server::start(Edge::new(gateway, None, CallerFiles::of(usize::MAX)), vec![listener], threads);
+    let server = Server::start(Edge::new(gateway, None, CallerFiles::of(usize::MAX)), vec![listener], threads).await;
     let mut server = server.map_err(|e| failed(e.to_string()))?;
-    if !server.is_prepared().await || !server.accept().await {
+    if !server.accept().await {
         return Err(failed("its listener has failed".to_owned()));
     }
     Ok((address, server))

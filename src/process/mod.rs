@@ -23,7 +23,7 @@ use tokio::runtime::Builder;
 use tokio::signal::unix::SignalKind;
 
 use crate::config::{self, Loaded};
-use crate::keys::hide_keys;
+use crate::model::hide_keys;
 use crate::store::StoreError;
 use crate::telemetry::{self, CLOSE_TIMEOUT};
 
@@ -80,26 +80,20 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
     let in_runtime = runtime.enter();
     let [hangup, hangup_for_logs] = [listen(SignalKind::hangup())?, listen(SignalKind::hangup())?];
     let reopen = listen(SignalKind::user_defined1())?;
-    // A write beyond `ulimit -f` fails from now on, as on a full disk.
-    drop(listen(SignalKind::from_raw(nix::libc::SIGXFSZ))?);
-    // By this one other servers replace their binary; here it means nothing.
-    drop(listen(SignalKind::user_defined2())?);
-    drop((in_runtime, held));
+    // A write beyond `ulimit -f` fails from now on, as on a full disk. SIGUSR2, by which other servers replace their binary,
+    // means nothing.
+    let ignored = [listen(SignalKind::from_raw(nix::libc::SIGXFSZ))?, listen(SignalKind::user_defined2())?];
+    drop((ignored, in_runtime, held));
     // Looked at before it is read, so that no later change is missed.
     let file = config_path.as_deref().unwrap_or(Path::new(config::DEFAULT_FILE)).to_owned();
     let before = reload::look([file.clone()]);
     let (loaded, demo) = match demo {
         true => runtime.block_on(Demo::prepare()).map(|(loaded, demo)| (loaded, Some(demo)))?,
-        false => {
-            let loaded = config::load(config_path.as_deref());
-            (loaded.map_err(|e| ProcessError::Unusable(e.to_string()))?, None)
-        }
+        false => (config::load(config_path.as_deref()).map_err(|e| ProcessError::Unusable(e.to_string()))?, None),
     };
     let json = loaded.config.log.is_json();
-    let log = Arc::new(
-        telemetry::init(&loaded.config.log)
-            .map_err(|e| ProcessError::Failed(format!("a thread could not be started: {e}")))?,
-    );
+    let log = telemetry::init(&loaded.config.log);
+    let log = Arc::new(log.map_err(|e| ProcessError::Failed(format!("a thread could not be started: {e}")))?);
     telemetry::log_panics();
     let result = runtime.block_on(async {
         log_start(&loaded, demo.is_some());
@@ -118,13 +112,12 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
             started = start => started?,
         };
         serving.accept(&urls, demo.as_ref()).await?;
-        // Files are followed until the process ends: a key that is taken out of its file is refused however long a drain
-        // takes.
+        // Until the process ends: a key that is taken out of its file is refused however long a drain takes.
         if let Some(reloader) = reloader {
             supervise("the task that reloads files", &serving.logs, reloader.run(hangup));
         }
-        let logs = serving.logs.clone();
-        supervise("the task that reopens the logs", &serving.logs, logs.reopen_at(hangup_for_logs, reopen));
+        let reopen = serving.logs.clone().reopen_at(hangup_for_logs, reopen);
+        supervise("the task that reopens the logs", &serving.logs, reopen);
         serving.run(stop_signals).await;
         Ok(())
     });

@@ -13,9 +13,10 @@ use rustix::fs::{Access as Permission, access};
 use super::ProcessError;
 use crate::admin::Tokens;
 use crate::config::secret::Source;
-use crate::config::{Access, Config, Keys, Listen, Loaded, OriginKind, PemFile, PostgresTls, SettingFault, StoreAt};
+use crate::config::{Config, Keys, Listen, Loaded, OriginKind, PemFile, PostgresTls, SettingFault, StoreAt};
 use crate::files::folder_of;
-use crate::keys::{KeyFileError, ListedKey, hide_keys, read_key_file};
+use crate::keys::{KeyFileError, ListedKey, read_key_file};
+use crate::model::hide_keys;
 use crate::origin;
 use crate::telemetry::decisions;
 use crate::tls::Certificate;
@@ -69,12 +70,7 @@ pub fn check(loaded: &Loaded) -> Result<Inputs, ProcessError> {
     let (config, mut faults, mut inputs, mut key_faults) = (&loaded.config, Vec::new(), Inputs::default(), None);
     check_server(config, &mut faults);
     check_store(config, &mut faults);
-    if let Access::File(path) = &config.log.access {
-        faults.extend(not_writable("log.access", path));
-    }
-    for (setting, path) in [("log.decisions", &config.log.decisions), ("log.audit", &config.log.audit)] {
-        faults.extend(path.iter().filter_map(|path| not_writable(setting, path)));
-    }
+    faults.extend(config.log.files().filter_map(|(setting, path)| not_writable(setting, path)));
     if let Some(Err(error)) = config.log.decisions.as_deref().map(decisions::check) {
         faults.push(SettingFault::new("log.decisions", error.to_string()));
     }

@@ -15,7 +15,6 @@ use super::demo::Demo;
 use super::handover::HandoverTask;
 use super::logs::Logs;
 use super::signals::{StopSignals, stopped};
-use super::startup::listeners_failed;
 use super::{ProcessError, systemd};
 use crate::admin::{AdminThread, ProcessState};
 use crate::cluster::NodeState;
@@ -54,7 +53,8 @@ impl Serving {
     /// Accepts connections, and says so.
     pub(super) async fn accept(&mut self, urls: &[String], demo: Option<&Demo>) -> Result<(), ProcessError> {
         if !self.server.accept().await {
-            return Err(listeners_failed());
+            let why = "the listeners could not be opened; the lines above say why";
+            return Err(ProcessError::Failed(why.to_owned()));
         }
         supervise("a listener for callers", &self.logs, self.server.failed());
         self.set_node_state(NodeState::Serving);

@@ -73,11 +73,8 @@ pub(super) async fn start(
         Box::new(EdgeMetrics::new(&edge)),
         Box::new(ProcessMetrics { started, state: state.clone(), store: store.clone() }),
     ]);
-    let mut server = Server::start(edge, listeners, threads)
-        .map_err(|e| ProcessError::Failed(format!("cannot start a thread: {e}")))?;
-    if !server.is_prepared().await || !server.is_reachable() {
-        return Err(listeners_failed());
-    }
+    let server = Server::start(edge, listeners, threads).await;
+    let server = server.map_err(|e| ProcessError::Failed(format!("the listeners cannot be served: {e}")))?;
     let (requests, receiver) = mpsc::channel(RELOADS);
     let admin = match admin.zip(config.admin.listener()) {
         None => None,
@@ -94,42 +91,28 @@ pub(super) async fn start(
                 store: store.clone(),
                 own: Own::default(),
             };
-            let hosts = settings.hosts.clone();
-            let thread = AdminThread::start(shared, listener.socket.into(), hosts, admin_certificate);
+            let thread = AdminThread::start(shared, listener.socket.into(), settings.hosts.clone(), admin_certificate);
             Some(thread.map_err(|e| ProcessError::Failed(format!("the admin listener cannot be started: {e}")))?)
         }
     };
     let (files, requests) = ((file, looked.clone()), (state.clone(), receiver));
     let reloader = Reloader::new(gateway.clone(), store.clone(), tls, files, requests);
-    let mut reloader = (!is_demo).then_some(reloader);
-    take_over(predecessor.as_ref(), &gateway, reloader.as_mut(), looked).await?;
+    if let Some(predecessor) = &predecessor {
+        take_over(predecessor, &gateway, looked).await?;
+    }
     let handover = handover.map(|handover| handover.start(predecessor, gateway.clone()));
     let serving = Serving { gateway, store, server, logs, handover, admin, state };
-    Ok((serving, urls, reloader))
+    Ok((serving, urls, (!is_demo).then_some(reloader)))
 }
 
-/// Takes over from the process that serves, if there is one. It has in force what has changed since the files were `looked` at,
-/// and goes on if this process ends: a key that was taken out of its file is not to be accepted again (guarantee 7).
-async fn take_over(
-    predecessor: Option<&Predecessor>,
-    gateway: &Gateway,
-    reloader: Option<&mut Reloader>,
-    looked: States,
-) -> Result<(), ProcessError> {
-    let is_same = spawn_blocking(move || look(looked.keys().cloned()) == looked).await.unwrap_or_default();
-    match (predecessor, reloader) {
-        (Some(predecessor), _) if is_same => {
-            gateway.not_alone();
-            predecessor.take_over().await?;
-        }
-        (Some(_), _) => {
-            let why = "a file has changed since this start began; start again";
-            return Err(ProcessError::Unusable(why.to_owned()));
-        }
-        (None, Some(reloader)) if !is_same => reloader.catch_up().await,
-        (None, _) => {}
+/// Takes over from the process that serves. It has in force what has changed since the files were `looked` at, and goes on if
+/// this process ends: a key that was taken out of its file is not to be accepted again (guarantee 7).
+async fn take_over(predecessor: &Predecessor, gateway: &Gateway, looked: States) -> Result<(), ProcessError> {
+    if !spawn_blocking(move || look(looked.keys().cloned()) == looked).await.unwrap_or_default() {
+        return Err(ProcessError::Unusable("a file has changed since this start began; start again".to_owned()));
     }
-    Ok(())
+    gateway.not_alone();
+    predecessor.take_over().await
 }
 
 /// The sockets of callers and of the admin listener, if it is on: the predecessor's, if there is one, and new ones for the
@@ -208,10 +191,6 @@ async fn build_gateway(
         })?;
     }
     Ok(gateway)
-}
-
-pub(super) fn listeners_failed() -> ProcessError {
-    ProcessError::Failed("the listeners could not be opened; the lines above say why".to_owned())
 }
 
 /// How many of `open_files` callers may keep open, so that they do not keep the process from opening others, as that of its

@@ -37,7 +37,6 @@ use workers::{Opener, Workers};
 use writer::Writer;
 
 pub use import::{BadLines, Imported, Mode, Progress, SHOWN, TransferError, UncommittedImport};
-pub use postgres::any_certificate;
 pub use record::Record;
 pub use records::*;
 pub use sqlite::MAGIC as SQLITE_MAGIC;

@@ -10,9 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::model::{MemberId, NoteKind, REVIEW, Scope, WARN};
 
 /// An operation: the number of its row. Logs have its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Operation {
+    #[default]
     GetPoints,
     SetPoints,
     GetWarns,

@@ -1,5 +1,7 @@
 //! Contract section 4: who may use the admin listener, what is recorded of it, and what nobody can do to it.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -141,7 +143,8 @@ async fn a_reload_tells_what_changed_and_every_fault_with_its_place(gate: &TestG
     let after = admin.get("/api/config").await.is(200);
     assert!(after["toml"].as_str().unwrap().contains("/new") && after["hash"] != before["hash"], "{after}");
     assert_eq!(after["after_restart"], reloaded["after_restart"]);
-    gate.world().write("gateway.toml", "[limts]\n[cache]\nmax_size = 5\n");
+    let key = format!("gg_{}", "7".repeat(49));
+    gate.world().write("gateway.toml", format!("[limts]\n[cache]\nmax_size = 5\n[keys.{key}]\n[limits.tiers.{key}]\n"));
     gate.world().write("keys.toml", "[[key]]\nid = 5\n");
     let rejected = admin.post("/api/reload", "").await;
     rejected.is_problem(422, "rejected");
@@ -156,14 +159,33 @@ async fn a_reload_tells_what_changed_and_every_fault_with_its_place(gate: &TestG
     has("gateway.toml", ":1:2", "did you mean `limits`?");
     has("gateway.toml", ":3:12", "max_size");
     has("keys.toml", "", "id");
+    has("gateway.toml", ":4:7", "keys.gg_…: unknown name `gg_…`");
     // The same reloads are remembered.
     let reloads = admin.get("/api/config").await.is(200)["reloads"].as_array().unwrap().clone();
     let of = |file: &str| reloads.iter().find(|reload| reload["file"] == file).unwrap();
     let [config, keys] = [of("gateway.toml"), of("keys.file")].map(|reload| reload["faults"].as_array().unwrap());
     assert_eq!([&config[..], &keys[..]].concat(), faults);
+    assert!(!format!("{reloads:?}{}", gate.stderr()).contains(&key), "{reloads:?}");
     let accepted = reloads.iter().find(|reload| reload["changed"] == json!(["answers"])).unwrap();
     assert_eq!((&accepted["after_restart"], &accepted["faults"]), (&reloaded["after_restart"], &json!([])));
     gate.get_points("bot", "7").await.is("3");
+}
+
+#[tokio::test]
+async fn a_reload_is_not_waited_for_as_long_as_a_file_keeps_changing() {
+    let gate = TestGateway::before_http().key("bot").admin().start().await;
+    let (admin, keys) = (gate.admin().await, gate.world().text("keys.toml"));
+    let keeps_changing = async {
+        for n in 0.. {
+            gate.world().write("keys.toml", format!("{keys}\n# {n}\n"));
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::select! {
+        answer = admin.post("/api/reload", "") => answer.is_problem(503, "a file keeps changing"),
+        () = keeps_changing => {}
+    };
+    admin.post("/api/reload", "").await.is(200);
 }
 
 /// One connection too many is closed at once, and the next one is served when there is room.

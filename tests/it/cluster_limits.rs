@@ -275,3 +275,27 @@ async fn check_says_what_all_nodes_let_through_and_a_redis_that_cannot_be_used_e
     std::thread::spawn(move || speaks_tls.incoming().for_each(drop));
     is_refused(&url, &["if it speaks TLS, name it by rediss://"]);
 }
+
+#[tokio::test]
+async fn a_redis_whose_certificate_has_signed_itself_is_trusted_where_it_is_a_root() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, certificate, key) = Authority::self_signed("127.0.0.1");
+    let write = |name: &str, text: &str| {
+        std::fs::write(folder.path().join(name), text).unwrap();
+        folder.path().join(name).display().to_string()
+    };
+    let (certificate, key) = (write("redis.pem", &certificate), write("redis.key", &key));
+    let other = write("other.pem", &Authority::new().pem());
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let files = ["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &certificate];
+    let _redis = Redis::start(&[&["--tls-port", &*free, "--tls-auth-clients", "no"], &files[..]].concat()).await;
+    let world = World::new(&format!("[cluster]\nredis = \"rediss://127.0.0.1:{free}\"\n"));
+    let config = world.path("gateway.toml");
+    let check = |roots: &str| {
+        let mut command = world.command(&["check", "--config", config.to_str().unwrap()]);
+        Ran::of(command.env("SSL_CERT_FILE", roots).env_remove("SSL_CERT_DIR"), "")
+    };
+    assert!(check(&certificate).done().stdout.contains("answers (version"));
+    let ran = check(&other).failed(2).names(&["itself not in this machine's root certificates"]);
+    assert!(!ran.stderr.contains("redis://"), "{ran:?}");
+}

@@ -1,6 +1,5 @@
 //! What is no usable store is refused by name, with what to do about it, by every command that would use it, and is left
-//! as it was (contract section 2: exit 1, and 2 of `check`). Where there is none, `serve`, `import` and `guild add` make
-//! one and say so; every other command names the place where it looked, and makes nothing.
+//! as it was (exit 1). Where there is none, `serve`, `import` and `guild add` make one and say so; every other command names the place where it looked, and makes nothing.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -25,17 +24,11 @@ fn world() -> World {
     world
 }
 
-/// What is wrong with the store is a fault of the configuration that names it to `check` (exit 2), and a failure to all
-/// others.
-fn code_of(command: &[&str]) -> i32 {
-    if command == ["check"] { 2 } else { 1 }
-}
-
-/// Every command fails with its code, through `launcher`, in words that name the store and hold one of these.
+/// Every command fails, through `launcher`, in words that name the store and hold one of these.
 #[track_caller]
 fn refused_by_all(world: &World, launcher: &[&str], one_of: &[&str]) {
     for command in COMMANDS {
-        let ran = world.run_by(launcher, command).failed(code_of(command)).names(&["guildgate.db"]);
+        let ran = world.run_by(launcher, command).failed(1).names(&["guildgate.db"]);
         let said = format!("{}{}", ran.stdout, ran.stderr);
         assert!(one_of.iter().any(|words| said.contains(words)), "{command:?} says none of {one_of:?}: {ran:#?}");
     }
@@ -120,7 +113,7 @@ fn a_store_on_a_read_only_file_system_is_refused() {
     let as_root: &[&str] = if nix::unistd::geteuid().is_root() { &[] } else { &["--map-root-user"] };
     let fixed = [&["unshare", "--mount"], as_root, &["sh", "-c", mount]].concat();
     for command in COMMANDS.into_iter().filter(|command| *command != ["store", "verify"]) {
-        let ran = world.run_by(&fixed, command).failed(code_of(command));
+        let ran = world.run_by(&fixed, command).failed(1);
         ran.names(&["fixed/guildgate.db", "how the disk is mounted"]);
     }
     // Whether it is sound can be told all the same.
@@ -136,7 +129,7 @@ fn a_store_that_another_process_has_to_itself_is_refused() {
                 let world = world();
                 let holder = Sqlite::open(world.path("guildgate.db")).unwrap();
                 holder.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN IMMEDIATE; DELETE FROM member").unwrap();
-                world.run(command).failed(code_of(command)).names(&["guildgate.db", "another process", "try again"]);
+                world.run(command).failed(1).names(&["guildgate.db", "another process", "try again"]);
                 holder.execute_batch("ROLLBACK").unwrap();
                 drop(holder);
                 world.run(&["store", "verify"]).done();

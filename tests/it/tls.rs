@@ -1,5 +1,8 @@
 //! Contract section 3, `server.tls`: what is spoken, by whom, and who harms whom.
 
+use std::io::Write as _;
+use std::process::Stdio;
+
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -173,4 +176,14 @@ async fn a_unix_socket_stays_plain() {
     gate.get_points("bot", "7").await.is("3");
     let socket = tokio::net::UnixStream::connect(gate.world().path("gate.sock")).await.unwrap();
     Connection::over(socket).ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("3");
+}
+
+#[tokio::test]
+async fn who_asks_for_another_handshake_is_cut_off_at_once() {
+    let gate = TestGateway::builder().tls().set("server.header_timeout", r#""60s""#).start().await;
+    let mut client = std::process::Command::new("openssl");
+    let client = client.args(["s_client", "-quiet", "-no_ign_eof", "-tls1_2", "-connect", &gate.address().to_string()]);
+    let mut client = client.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    client.stdin.as_mut().unwrap().write_all(b"R\n").unwrap();
+    eventually(PATIENCE, "it is cut off", async || client.try_wait().unwrap().is_some()).await;
 }

@@ -49,10 +49,18 @@ async fn an_upstream_with_a_certificate_of_the_named_authority_is_asked_on_one_c
 }
 
 #[tokio::test]
+async fn a_certificate_that_has_signed_itself_is_trusted_where_it_is_named() {
+    let (config, certificate, _) = Authority::self_signed("127.0.0.1");
+    let origin = ScriptedOrigin::start_tls(config).await;
+    let (world, key) = world(&origin, r#"{ ca = "ca.pem" }"#, &[("ca.pem", certificate)]).await;
+    asked(&world, &key).await.0.is("0");
+}
+
+#[tokio::test]
 async fn whoever_cannot_prove_the_name_is_sent_nothing() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     for (config, reason) in [
-        (stranger.server("127.0.0.1"), "those of origin.tls.ca"),
+        (stranger.server("127.0.0.1"), "is an intermediate missing?"),
         (authority.server_of_authority("127.0.0.1"), "is that of an authority"),
         (authority.server("guilds.example.org"), "not valid for name"),
         (authority.expired_server("127.0.0.1"), "expired"),

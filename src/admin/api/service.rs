@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 use utoipa::ToSchema;
 
 use super::{Answer, Api, GET, POST, row};
@@ -13,6 +15,9 @@ use crate::admin::problem::Problem;
 use crate::admin::shared::{ConfigInForce, Reload, ReloadOutcome, ReloadRequest, Shared};
 use crate::config::{Rate, Tier};
 use crate::model::{GuildId, Limit, MemberId};
+
+/// How long a reload is waited for: while a file is being written, it is not read. The largest key file takes 2 to 3 s.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) fn add(api: Api) -> Api {
     let cluster =
@@ -172,7 +177,10 @@ async fn reload(shared: Arc<Shared>, (): (), _: Nothing, (): ()) -> Result<Answe
     let (answer, answered) = oneshot::channel();
     let busy = "other reloads are under way";
     requests.try_send(ReloadRequest(answer)).map_err(|_| Problem::unavailable(busy, 1))?;
-    let outcome = answered.await.map_err(|_| Problem::unavailable("the process is ending", 1))?;
+    let late =
+        "a file keeps changing, or its disk or a name's look-up does not answer; what stands still is loaded by itself";
+    let answered = timeout(RELOAD_TIMEOUT, answered).await.map_err(|_| Problem::unavailable(late, 1))?;
+    let outcome = answered.map_err(|_| Problem::unavailable("the process is ending", 1))?;
     if outcome.faults.is_empty() {
         return row(outcome);
     }

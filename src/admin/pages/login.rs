@@ -16,7 +16,7 @@ use crate::admin::authorize::role_of;
 use crate::admin::problem::Problem;
 use crate::admin::server::Peer;
 use crate::admin::tokens::Role;
-use crate::keys::hide_keys;
+use crate::model::hide_keys;
 
 pub(super) async fn show(
     visit: Option<Extension<Visit>>,

@@ -121,9 +121,9 @@ impl ConformArgs {
 
     /// The key, which no message repeats.
     fn key(&self) -> Result<String, String> {
-        match Secret::new(&self.key).source() {
-            Source::Env(name) => secret::of_variable(name, std::env::var(name).ok()),
-            Source::File(path) => secret::read_file(Path::new(path)),
+        let key = Secret::new(&self.key);
+        match key.source() {
+            Source::Env(_) | Source::File(_) => key.value(&|name| std::env::var(name).ok()),
             Source::Written("-") => secret::read("stdin", io::stdin().lock()),
             Source::Written(_) => {
                 Err("name env:NAME, file:PATH or -; a key on the command line is visible to other users".to_owned())

@@ -8,7 +8,7 @@ use super::input::read;
 use super::suggest::KeyRequests;
 use crate::cli::error::CommandError;
 use crate::config::leaf::HumanRate;
-use crate::config::{self, MAX_TIERS, is_tier_name};
+use crate::config::{self, MAX_TIERS, is_name};
 use crate::model::counted;
 use crate::planning::{RecordFiles, RecordedDecision, Replay};
 
@@ -72,7 +72,7 @@ fn demands(keys: &[KeyRequests]) -> Vec<TierDemand> {
     let mut tiers = vec![TierDemand { name: STANDARD.to_owned(), ..TierDemand::default() }];
     for key in keys {
         let name = key.tier.as_deref().unwrap_or(STANDARD);
-        let is_new = is_tier_name(name) && tiers.iter().all(|tier| tier.name != name);
+        let is_new = is_name(name) && tiers.iter().all(|tier| tier.name != name);
         if is_new && tiers.len() < MAX_TIERS {
             tiers.push(TierDemand { name: name.to_owned(), ..TierDemand::default() });
         }

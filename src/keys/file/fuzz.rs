@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use super::*;
+use crate::model::hide_keys;
 
 fuzz_target!(key_file, 3_000, judge);
 

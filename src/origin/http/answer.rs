@@ -86,7 +86,7 @@ fn read_fields(
                 close |= tokens().any(|token| token.eq_ignore_ascii_case(b"close"));
                 keep_alive |= tokens().any(|token| token.eq_ignore_ascii_case(b"keep-alive"));
             }
-            11 if is("retry-after") && retry.is_none() => retry = Some(retry_after(value)),
+            11 if is("retry-after") && retry.is_none() => retry = Some(retry_after(value, SystemTime::now())),
             // The same length may be repeated (RFC 9110, 8.6).
             14 if is("content-length") => {
                 differs |= tokens().any(|token| content_length.replace(token).is_some_and(|other| other != token));
@@ -108,14 +108,14 @@ fn read_fields(
 }
 
 /// `Retry-After` in seconds, from either of its two forms (RFC 9110, 10.2.3).
-fn retry_after(value: &[u8]) -> Option<u64> {
+fn retry_after(value: &[u8], now: SystemTime) -> Option<u64> {
     let value = std::str::from_utf8(value.trim_ascii()).ok()?;
     let seconds = if !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit()) {
         // Only a number that exceeds a `u64` cannot be parsed.
         value.parse().unwrap_or(u64::MAX)
     } else {
         let then = httpdate::parse_http_date(value).ok()?;
-        then.duration_since(SystemTime::now()).map_or(0, |d| d.as_secs() + 1)
+        then.duration_since(now).map_or(0, |d| d.as_secs() + 1)
     };
     Some(seconds.clamp(1, MAX_RETRY_AFTER))
 }
@@ -215,15 +215,23 @@ mod tests {
 
     #[test]
     fn a_retry_after_is_a_day_at_most_and_what_is_no_number_or_date_counts_as_missing() {
+        let now = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:30 GMT").unwrap();
         let endless = "9".repeat(1000);
         for value in ["86401", "18446744073709551615", "18446744073709551616", &endless] {
-            assert_eq!(retry_after(value.as_bytes()), Some(MAX_RETRY_AFTER), "{value}");
+            assert_eq!(retry_after(value.as_bytes(), now), Some(MAX_RETRY_AFTER), "{value}");
         }
         for value in ["soon", "+70", "-70", "70.5", "70 s", "0x70", "", "Fri, 99 Feb 2093 08:49:37 GMT"] {
-            assert_eq!(retry_after(value.as_bytes()), None, "{value}");
+            assert_eq!(retry_after(value.as_bytes(), now), None, "{value}");
         }
-        for (value, kept) in [("7", 7), ("0", 1), ("0086400", MAX_RETRY_AFTER), ("Sun, 06 Nov 1994 08:49:37 GMT", 1)] {
-            assert_eq!(retry_after(value.as_bytes()), Some(kept), "{value}");
+        for (value, kept) in [
+            ("7", 7),
+            ("0", 1),
+            ("0086400", MAX_RETRY_AFTER),
+            ("Sun, 06 Nov 1994 08:49:37 GMT", 8),
+            ("Sun, 06 Nov 1994 08:49:29 GMT", 1),
+            ("Mon, 07 Nov 1994 08:49:37 GMT", MAX_RETRY_AFTER),
+        ] {
+            assert_eq!(retry_after(value.as_bytes(), now), Some(kept), "{value}");
         }
         assert_eq!(with("Retry-After: 7\r\nRetry-After: 8\r\n").unwrap().retry_after, Some(7));
     }

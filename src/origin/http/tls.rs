@@ -9,11 +9,10 @@ use sha2::{Digest as _, Sha256};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConfig;
-use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{TlsConnector, rustls};
 
-use crate::config::{CertificateFiles, PemFile, SettingFault, Upstreams, pair_fault, system_roots};
+use crate::config::{CertificateFiles, PemFile, SettingFault, Upstreams, client_tls, pair_fault, system_roots};
 use crate::tls::is_plain;
 
 /// The trusted roots and our own certificate, for all upstreams with TLS.
@@ -37,14 +36,11 @@ impl Tls {
         let mut digest = Sha256::new();
         let roots = match &settings.tls.ca {
             // The roots of the file that the operator named, and no others.
-            Some(path) => read("origin.tls.ca", path, &mut digest)?.roots()?,
-            None => system_roots("origin.tls.ca", |certificate| digest.update(certificate))
-                .map_err(|why| SettingFault::new("origin.upstreams", why))?,
+            Some(path) => PemFile::read("origin.tls.ca", path)?.roots()?,
+            None => system_roots("origin.tls.ca").map_err(|why| SettingFault::new("origin.upstreams", why))?,
         };
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions() // TLS 1.2 and 1.3
-            .map_err(|e| SettingFault::new("origin.tls", format!("TLS cannot be set up: {e}")))?
-            .with_root_certificates(roots);
+        roots.certificates.iter().for_each(|certificate| digest.update(certificate));
+        let config = client_tls(Some(roots), false).map_err(|why| SettingFault::new("origin.tls", why))?;
         let mut config = match &settings.tls.identity() {
             None => config.with_no_client_auth(),
             Some(identity) => with_identity(config, identity, &mut digest)?,
@@ -57,18 +53,10 @@ impl Tls {
     pub async fn connect(&self, name: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
         self.connector.connect(name, stream).await.map_err(|error| {
-            // A certificate may have thousands of names, which a message repeats.
-            let text = format!("{:.300}", error.to_string());
-            io::Error::other(match () {
-                () if is_plain(&error) => "it does not speak TLS; is it http://?".to_owned(),
-                () if text.contains("CaUsedAsEndEntity") => {
-                    "its certificate is that of an authority (CA:TRUE); give it one that the authority signed"
-                        .to_owned()
-                }
-                () if text.contains("UnknownIssuer") => {
-                    format!("{text}; the authorities that are trusted are those of origin.tls.ca")
-                }
-                () => text,
+            io::Error::other(match is_plain(&error) {
+                true => "it does not speak TLS; is it http://?".to_owned(),
+                // A certificate may have thousands of names, which a message repeats.
+                false => format!("{:.300}", error.to_string()),
             })
         })
     }
@@ -110,15 +98,12 @@ fn read<'a>(setting: &'a str, path: &'a Path, digest: &mut Sha256) -> Result<Pem
 mod tests {
     use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
-    use tokio_rustls::rustls::RootCertStore;
 
     use super::*;
 
     #[tokio::test]
     async fn an_upstream_that_answers_without_tls_is_said_not_to_speak_it() {
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-        let config = config.with_safe_default_protocol_versions().unwrap();
-        let config = config.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+        let config = client_tls(None, true).unwrap().with_no_client_auth();
         let tls = Tls { connector: TlsConnector::from(Arc::new(config)), digest: [0; 32] };
         let plain = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(plain.local_addr().unwrap()).await.unwrap();

@@ -15,7 +15,7 @@ use futures_util::FutureExt;
 use tokio::signal::unix::Signal;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use self::parts::{Content, NextConfig};
 use crate::admin::{ProcessState, ReloadFault, ReloadOutcome, ReloadRequest};
@@ -171,14 +171,6 @@ impl Reloader {
         let taken = |part: Part| of_files(&part.files(&file, &config), &looked).unwrap_or_default();
         let parts = Part::ALL.map(|part| PartState { taken: taken(part), ..PartState::default() });
         Reloader { gateway, store, tls, file, parts, waiting, requests, answers, outcome, admin }
-    }
-
-    /// Takes up what has changed since the start read it and stands still, before the first request: a key that was taken out
-    /// of its file is not to be accepted (guarantee 7).
-    pub(super) async fn catch_up(&mut self) {
-        self.tick(false).await;
-        sleep(TICK).await;
-        self.tick(false).await;
     }
 
     /// Reloads each file that changes, and at a SIGHUP all of them, for ever.

@@ -19,8 +19,6 @@ use super::conn::Row;
 use super::*;
 use crate::config::PostgresAt;
 
-pub use tls::any_certificate;
-
 mod embedded {
     refinery::embed_migrations!("src/store/migrations/postgres");
 }

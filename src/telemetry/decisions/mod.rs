@@ -26,7 +26,7 @@ pub use writer::{DecisionLog, block};
 const MAGIC: [u8; 4] = [0x1f, 0x8b, 8, 0];
 
 /// What a key's limits decided about one request, and the counts that they used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
     /// Milliseconds since the Unix epoch.
     pub unix_ms: i64,
@@ -100,5 +100,7 @@ pub fn check(path: &Path) -> Result<(), RecordError> {
     };
     let mut begin = Vec::new();
     File::open(path).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut begin)).map_err(unusable)?;
-    if MAGIC.starts_with(&begin) { Ok(()) } else { Err(RecordError::OtherKind(path.to_owned())) }
+    // After a power loss a file may hold zeros where it had grown.
+    let is_ours = MAGIC.starts_with(&begin) || begin == [0; MAGIC.len()];
+    if is_ours { Ok(()) } else { Err(RecordError::OtherKind(path.to_owned())) }
 }

@@ -130,21 +130,9 @@ mod tests {
     use super::super::{Decision, Head, block};
     use super::*;
     use crate::clock::Tick;
-    use crate::wire::Operation;
 
     fn decision(n: u64) -> Decision {
-        Decision {
-            unix_ms: n as i64,
-            at: Tick(n),
-            key: format!("k{n}").into(),
-            tier: None,
-            operation: Operation::ALL[0],
-            over: None,
-            refused: false,
-            over_candidate: false,
-            in_flight: 0,
-            used_today: 0,
-        }
+        Decision { unix_ms: n as i64, at: Tick(n), key: format!("k{n}").into(), ..Decision::default() }
     }
 
     /// The runs of the blocks that are read, and how many bytes are damaged.
@@ -168,6 +156,13 @@ mod tests {
             block(&Head { run, ..Head::default() }, &decisions).unwrap()
         };
         (0..3).map(of_run).collect()
+    }
+
+    #[test]
+    fn zeros_that_a_power_loss_left_are_skipped() {
+        let zeros = vec![0; 5000];
+        assert_eq!(read(&zeros), (vec![], 5000));
+        assert_eq!(read(&[zeros, blocks().concat()].concat()), (vec![0, 1, 2], 5000));
     }
 
     proptest! {

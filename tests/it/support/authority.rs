@@ -58,6 +58,17 @@ impl Authority {
         self.configure(signed, &BOTH, None, &[])
     }
 
+    /// An upstream whose certificate for this name has signed itself, as `openssl req -x509` makes it; the certificate and its
+    /// key as PEM.
+    pub fn self_signed(name: &str) -> (Arc<ServerConfig>, String, String) {
+        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let signed = Signed { certificate: params.self_signed(&key).unwrap(), key };
+        let (certificate, key) = (signed.certificate.pem(), signed.key.serialize_pem());
+        (Authority::new().configure(signed, &BOTH, None, &[]), certificate, key)
+    }
+
     /// As [`Authority::server`], for callers who have a certificate of `clients`.
     pub fn server_for(&self, name: &str, clients: &Authority) -> Arc<ServerConfig> {
         self.configure(self.sign(name, |_| {}), &BOTH, Some(clients), &[])

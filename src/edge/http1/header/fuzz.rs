@@ -107,8 +107,8 @@ fn model(input: &[u8]) -> Option<Read> {
     if parts.next().is_some() || !is_token(method) || target.is_empty() {
         return None;
     }
-    // Of the characters that RFC 3986 does not allow, only white space and control characters are refused.
-    if std::str::from_utf8(target).ok()?.chars().any(|c| c.is_ascii_control() || c == ' ') {
+    // Of the characters that RFC 3986 does not allow, only white space, control characters and those beyond ASCII are refused.
+    if target.iter().any(|b| b.is_ascii_control() || !b.is_ascii() || *b == b' ') {
         return None;
     }
     let mut fields: Vec<(String, Vec<u8>)> = Vec::new();
