@@ -181,12 +181,6 @@ fn the_built_in_standard_tier_exists_with_others_and_does_not_replace_a_misspelt
 }
 
 #[test]
-fn a_default_tier_that_is_missing_is_a_fault_even_without_tiers() {
-    let messages = faults("limits.default_tier = \"standrad\"");
-    assert_eq!(messages, ["1:23: limits.default_tier: there is no tier `standrad`; did you mean `standard`?"]);
-}
-
-#[test]
 fn paths_start_at_the_files_folder() {
     let config = config(
         "server.listen = [\"unix:run/gg.sock\", \"unix:/run/gg.sock\"]\norigin.store = \"env:STORE\"\n\
