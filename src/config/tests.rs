@@ -82,8 +82,13 @@ fn zero_and_empty_values_turn_settings_off() {
     assert_eq!(config.server.max_connections_per_address, 0);
     assert!(!config.server.is_health(b"GET", b""));
     assert_eq!(config.log.access, Access::None);
-    for (typed, access) in [("/dev/stdout", Access::Stdout), ("/dev/stderr", Access::Stderr)] {
-        assert_eq!(self::config(&format!("log.access = \"{typed}\"")).log.access, access);
+    for (access, names) in [
+        (Access::Stdout, ["stdout", "-", "/dev/stdout", "/proc/self/fd/1"]),
+        (Access::Stderr, ["stderr", "stderr", "/dev/stderr", "/proc/self/fd/2"]),
+    ] {
+        for typed in names {
+            assert_eq!(self::config(&format!("log.access = \"{typed}\"")).log.access, access, "{typed}");
+        }
     }
     assert_eq!(config.answers.headers, []);
 }
