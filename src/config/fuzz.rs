@@ -3,7 +3,7 @@
 
 use super::*;
 
-fuzz_target!(config, 1_500, judge);
+fuzz_target!(config, 300, judge);
 
 fn judge(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };

@@ -82,8 +82,13 @@ fn zero_and_empty_values_turn_settings_off() {
     assert_eq!(config.server.max_connections_per_address, 0);
     assert!(!config.server.is_health(b"GET", b""));
     assert_eq!(config.log.access, Access::None);
-    for (typed, access) in [("/dev/stdout", Access::Stdout), ("/dev/stderr", Access::Stderr)] {
-        assert_eq!(self::config(&format!("log.access = \"{typed}\"")).log.access, access);
+    for (access, names) in [
+        (Access::Stdout, ["stdout", "-", "/dev/stdout", "/proc/self/fd/1"]),
+        (Access::Stderr, ["stderr", "stderr", "/dev/stderr", "/proc/self/fd/2"]),
+    ] {
+        for typed in names {
+            assert_eq!(self::config(&format!("log.access = \"{typed}\"")).log.access, access, "{typed}");
+        }
     }
     assert_eq!(config.answers.headers, []);
 }
@@ -187,12 +192,6 @@ fn the_built_in_standard_tier_exists_with_others_and_does_not_replace_a_misspelt
     let misspelt = faults("[limits.tiers.standrad]\nrate = \"1/s\"\n");
     assert_eq!(misspelt.len(), 1);
     assert!(misspelt[0].starts_with("1:1: limits.tiers.standrad: did you mean `standard`"), "{misspelt:?}");
-}
-
-#[test]
-fn a_default_tier_that_is_missing_is_a_fault_even_without_tiers() {
-    let messages = faults("limits.default_tier = \"standrad\"");
-    assert_eq!(messages, ["1:23: limits.default_tier: there is no tier `standrad`; did you mean `standard`?"]);
 }
 
 #[test]

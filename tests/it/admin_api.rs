@@ -1,4 +1,5 @@
-//! Contract section 4: the admin API does what its description says, on either store.
+//! Contract section 4: the admin API does what its description says, on either store. `scripts/openapi` generates requests
+//! from the description.
 
 use std::collections::BTreeSet;
 
@@ -89,12 +90,21 @@ async fn every_operation_answers_as_the_description_says(kind: Kind) {
     let gate = TestGateway::on(kind).admin().set("cluster.redis", &format!("{:?}", redis.url())).start().await;
     let admin = gate.admin().await;
     let openapi = admin.get("/api/openapi.json").await.is(200);
+    for reference in openapi.to_string().split("\"$ref\":\"#").skip(1) {
+        let pointer = reference.split('"').next().unwrap();
+        assert!(openapi.pointer(pointer).is_some(), "there is no {pointer}");
+    }
     let (mut key, mut seen) = (String::new(), BTreeSet::new());
     for (id, path, body, status) in GOOD.into_iter().chain(LAST) {
         let operation = described(&openapi, id);
         let path = path.replace("{key}", &key);
         if kind == Kind::Builtin {
             bad_input(&admin, &operation, &path, body).await;
+            let forbidden = forbidden_bodies(&openapi, &operation.operation, body);
+            assert_eq!(forbidden.is_empty(), body.is_empty(), "{id} {}", operation.operation);
+            for body in forbidden {
+                admin.json(&operation.method, &path, &body.to_string()).await.is_problem(400, "");
+            }
         }
         if id == "getUsage" {
             eventually(SECOND_AND_SLACK, "the key is in force", async || admin.get(&path).await.status == 200).await;
@@ -110,6 +120,43 @@ async fn every_operation_answers_as_the_description_says(kind: Kind) {
     let all = openapi["paths"].as_object().unwrap().values().flat_map(|item| item.as_object().unwrap().values());
     let all: BTreeSet<&str> = all.map(|operation| operation["operationId"].as_str().unwrap()).collect();
     assert_eq!(all, seen, "an operation was left out");
+}
+
+/// Bodies that the description forbids for one property: it is missing, of another type, or out of its bounds.
+fn forbidden_bodies(openapi: &Value, operation: &Value, body: &str) -> Vec<Value> {
+    let schema = resolved(openapi, &operation["requestBody"]["content"]["application/json"]["schema"]);
+    let body: Value = serde_json::from_str(body).unwrap_or_else(|_| json!({}));
+    let mut forbidden = Vec::new();
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        let property = resolved(openapi, property);
+        let mut wrong = vec![json!([1])];
+        let text = property.to_string();
+        if !text.contains("\"string\"") || text.contains("\"pattern\"") {
+            wrong.push(json!("\n"));
+        }
+        for (bound, beyond) in [("minimum", -1), ("maximum", 1)] {
+            wrong.extend(property[bound].as_i64().and_then(|value| value.checked_add(beyond)).map(Value::from));
+        }
+        for value in wrong {
+            let mut with = body.clone();
+            with[name] = value;
+            forbidden.push(with);
+        }
+        if schema["required"].as_array().is_some_and(|required| required.contains(&json!(name))) {
+            let mut without = body.clone();
+            without.as_object_mut().unwrap().remove(name);
+            forbidden.push(without);
+        }
+    }
+    forbidden
+}
+
+/// The schema itself, where it is named by a reference or may be null.
+fn resolved<'o>(openapi: &'o Value, schema: &'o Value) -> &'o Value {
+    let schema = schema["$ref"].as_str().map_or(schema, |name| openapi.pointer(&name[1..]).unwrap());
+    let any_of = schema["anyOf"].as_array().or(schema["oneOf"].as_array());
+    let named = any_of.and_then(|any| any.iter().find(|schema| schema["type"] != "null"));
+    named.map_or(schema, |named| resolved(openapi, named))
 }
 
 /// Sends what is wrong with a request that would succeed.

@@ -27,10 +27,8 @@ fn promtool(args: &[&str], input: &str) {
     assert!(output.status.success() && output.stderr.is_empty(), "promtool {args:?}: {said}\n{input}");
 }
 
-#[tokio::test]
-async fn what_callers_did_is_counted_by_operation_outcome_and_use_of_the_cache() {
-    let gate = TestGateway::before_http().key("bot").key_of_tier("slow", "slow").points("7", 3).admin();
-    let gate = gate.set("limits.tiers.slow.rate", r#""1/h""#).set("limits.tiers.slow.burst", "1").start().await;
+/// What callers did is counted by operation, outcome and use of the cache. The text.
+async fn what_callers_did_is_counted(gate: &TestGateway) -> String {
     gate.get_points("bot", "7").await.is("3").is_miss();
     gate.get_points("bot", "7").await.is("3").is_hit();
     gate.set_points("bot", "7", 5).await;
@@ -58,6 +56,7 @@ async fn what_callers_did_is_counted_by_operation_outcome_and_use_of_the_cache()
     let answers = text.lines().find(|line| line.starts_with("guildgate_upstream_duration_seconds_count{upstream="));
     assert!(answers.unwrap().ends_with(" 3"), "two reads and a write: {answers:?}");
     assert!(!text.contains("nobody") && !text.contains("gg_"), "{text}");
+    text
 }
 
 /// All words in a text that look like a metric.
@@ -67,7 +66,7 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn the_text_is_openmetrics_and_alert_rules_board_and_page_name_what_is_there() {
+async fn what_callers_did_is_counted_as_openmetrics_and_rules_board_and_page_name_what_is_there() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("monitoring");
     let rules = folder.join("alerts.yml");
     promtool(&["check", "rules", rules.to_str().unwrap()], "");
@@ -93,8 +92,10 @@ async fn the_text_is_openmetrics_and_alert_rules_board_and_page_name_what_is_the
         }
     }
     let redis = Redis::start(&[]).await;
-    let gate = TestGateway::before_http().set("cluster.redis", &format!("{:?}", redis.url())).admin().start().await;
-    there.extend(metrics_in(&gate.admin().await.get("/metrics").await.text));
+    let gate = TestGateway::before_http().key("bot").key_of_tier("slow", "slow").points("7", 3).admin();
+    let gate = gate.set("limits.tiers.slow.rate", r#""1/h""#).set("limits.tiers.slow.burst", "1");
+    let gate = gate.set("cluster.redis", &format!("{:?}", redis.url())).start().await;
+    there.extend(metrics_in(&what_callers_did_is_counted(&gate).await));
     let page = include_str!("../../docs/admin.md").lines().filter(|line| line.starts_with("| `"));
     assert_eq!(metrics_in(&page.collect::<String>()), families);
     for name in ["alerts.yml", "grafana.json"] {

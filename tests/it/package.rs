@@ -102,6 +102,7 @@ async fn what_is_installed_is_whole_confined_and_serves() {
     each_file_has_its_mode_and_those_in_etc_are_the_administrators(&world);
     what_the_documents_link_to_is_installed_too(&world);
     every_command_has_a_manual_page(&world);
+    each_shell_takes_its_script_and_bash_completes_commands_and_options(&world);
     systemd_accepts_the_unit_and_finds_it_confined(&world);
     the_page_makes_the_user_that_the_unit_names();
     what_is_installed_serves_and_writes_nowhere_but_in_the_services_folders(&world).await;
@@ -174,6 +175,25 @@ fn every_command_has_a_manual_page(world: &World) {
     assert!(named.len() > 30, "{named:?}");
     for name in named {
         assert!(pages.contains(&name), "{name} is named and has no page");
+    }
+}
+
+fn each_shell_takes_its_script_and_bash_completes_commands_and_options(world: &World) {
+    const BASH: &str = "bash-completion/completions/guildgate";
+    for (shell, check, script) in [
+        ("bash", "-n", BASH),
+        ("zsh", "-n", "zsh/vendor-completions/_guildgate"),
+        ("fish", "--no-execute", "fish/vendor_completions.d/guildgate.fish"),
+    ] {
+        run(shell, &[OsStr::new(check), world.path("root/usr/share").join(script).as_os_str()]);
+    }
+    let driver = "source \"$0\"; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); \
+                  _guildgate guildgate \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD - 1]}\"; \
+                  printf '%s\\n' \"${COMPREPLY[@]}\"";
+    for (words, offered) in [(["key", "cr"], "create\n"), (["import", "--part"], "--partial\n")] {
+        let mut bash = Command::new("bash");
+        bash.args(["-c", driver]).arg(world.path("root/usr/share").join(BASH)).arg("guildgate").args(words);
+        assert_eq!(Ran::of(&mut bash, "").done().stdout, offered, "{words:?}");
     }
 }
 

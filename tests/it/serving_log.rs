@@ -117,40 +117,32 @@ async fn before_an_http_origin_lines_name_operations_and_reasons_and_a_full_log_
 
 #[tokio::test]
 async fn standard_streams_may_be_a_socket_or_be_read_by_nobody() {
-    let (world, _, secrets) = TestGateway::builder().key("bot").points("7", 3).prepare().await;
-    let (mut process, address, _stderr) = Process::unread(&mut world.command(&["serve"]));
-    fill_stderr(address, &secrets["bot"]).await;
-    process.signal(Signal::SIGTERM);
-    assert_eq!(process.exit().await, Some(0));
-
-    // A standard output that is a socket.
     use std::io::BufRead;
-    for name in ["stdout", "/proc/self/fd/1"] {
-        let world = World::new(&format!(
-            "[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"\"\n[log]\naccess = \"{name}\"\n"
-        ));
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        let mut command = std::process::Command::new("sh");
-        let binary = env!("CARGO_BIN_EXE_guildgate");
-        command.args(["-c", "exec \"$0\" serve 1>&0", binary]).current_dir(world.path(""));
-        let mut process = Process::with_stdin(&mut command, theirs.into());
-        let address = process.ready().await;
-        Connection::to(address).await.ask(&Request::post("/getPoints", "memberID=7")).await;
-        ours.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut line = String::new();
-        std::io::BufReader::new(ours).read_line(&mut line).unwrap();
-        assert!(line.contains("getPoints"), "{name}: {line}");
-    }
-}
-
-/// Has an access line written for each of so many requests that a pipe is full which nobody reads: it holds 64 KiB, and
-/// these lines are several times that.
-pub async fn fill_stderr(address: std::net::SocketAddr, key: &str) {
+    let (world, _, secrets) = TestGateway::builder().key("bot").points("7", 3).prepare().await;
+    let request = Request::post("/getPoints", "memberID=7").key(&secrets["bot"]);
+    // A standard error that nobody reads stops neither the answers nor the end. A pipe holds 64 KiB, and the access lines of
+    // these requests are several times that.
+    let (mut process, address, _stderr) = Process::unread(&mut world.command(&["serve"]));
     let mut connection = Connection::to(address).await;
-    let request = Request::post("/getPoints", "memberID=7").key(key);
     for _ in 0..3000 {
         connection.ask(&request).await.is("3");
     }
+    process.signal(Signal::SIGTERM);
+    assert_eq!(process.exit().await, Some(0));
+
+    // The access log goes to a standard output that is a socket.
+    let config = world.text("gateway.toml") + "[log]\naccess = \"stdout\"\n";
+    world.write("gateway.toml", config);
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let mut command = std::process::Command::new("sh");
+    let binary = env!("CARGO_BIN_EXE_guildgate");
+    command.args(["-c", "exec \"$0\" serve 1>&0", binary]).current_dir(world.path(""));
+    let mut process = Process::with_stdin(&mut command, theirs.into());
+    Connection::to(process.ready().await).await.ask(&request).await.is("3");
+    ours.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut line = String::new();
+    std::io::BufReader::new(ours).read_line(&mut line).unwrap();
+    assert!(line.contains("getPoints"), "{line}");
 }
 
 /// Every line as JSON.
