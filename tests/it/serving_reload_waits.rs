@@ -92,17 +92,3 @@ async fn a_reload_whose_name_is_never_resolved_comes_into_force_though_the_file_
     assert!(!gate.stderr().contains("rejected"), "{}", gate.stderr());
     end_wait(&gate);
 }
-
-#[tokio::test]
-async fn a_file_that_is_emptied_while_the_reload_waits_is_not_put_in_force_before_it_is_written() {
-    let tools = tempfile::tempdir().unwrap();
-    let (gate, mut kept) = waiting_for_a_name(&tools).await;
-    let before = gate.world().read("gateway.toml");
-    gate.world().write("gateway.toml", "");
-    end_wait(&gate);
-    gate.has_said("gateway.toml is empty; write it, or send SIGHUP to read it").await;
-    kept.ask(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /old");
-    gate.world().write("gateway.toml", before);
-    gate.has_said("configuration reloaded").await;
-    kept.ask(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /first");
-}
