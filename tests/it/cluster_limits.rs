@@ -117,49 +117,6 @@ async fn a_key_over_its_limit_is_12_at_a_node_that_does_not_know_it_yet_however_
 }
 
 #[tokio::test]
-async fn guarantee_7_a_key_that_is_removed_while_its_request_waits_for_redis_reads_nothing_from_memory() {
-    const AWAY: &str = "is away; until it answers";
-    /// How long such a request waits: the longest that `cluster.timeout` may be.
-    const WAITS: Duration = Duration::from_secs(1);
-    const TRIES: u32 = 10;
-    let redis = Redis::start(&[]).await;
-    let names: Vec<String> = (0..TRIES).map(|n| format!("goes-{n}")).collect();
-    let mut builder = TestGateway::before_http().key("bot").points("7", 3).set("cache.points.ttl", r#""1h""#);
-    for name in &names {
-        builder = builder.key(name);
-    }
-    let mut gate = builder
-        .set("cluster.redis", &format!("{:?}", redis.url()))
-        .set("cluster.nodes", "1")
-        .set("cluster.timeout", r#""1s""#)
-        .set("cluster.when_away", r#""local""#)
-        .start()
-        .await;
-    let said = |gate: &TestGateway, what: &str| gate.stderr().matches(what).count();
-    for (n, name) in names.iter().enumerate() {
-        eventually(PATIENCE, "it is in memory", async || gate.get_points("bot", "7").await.was_hit()).await;
-        redis.signal(Signal::SIGSTOP);
-        let (sent, away) = (Instant::now(), said(&gate, AWAY));
-        let mut read = gate.connect_and_send(gate.request("getPoints", name, "memberID=7")).await;
-        gate.has_read_requests().await;
-        gate.world().remove_key(name);
-        gate.process().signal(Signal::SIGHUP);
-        eventually(PATIENCE, "the key file is reloaded", async || said(&gate, "key file reloaded") > n).await;
-        let still_waited = sent.elapsed() < WAITS && said(&gate, AWAY) == away;
-        let answer = read.answer().await;
-        // Otherwise the machine was too busy, and the answer may be from before.
-        if still_waited {
-            answer.is_refused(401, INCORRECT_KEY);
-            return;
-        }
-        redis.signal(Signal::SIGCONT);
-        eventually(PATIENCE, "it is back", async || said(&gate, "is back; limits are shared") == said(&gate, AWAY))
-            .await;
-    }
-    panic!("the key file was not reloaded within {WAITS:?} in {TRIES} tries");
-}
-
-#[tokio::test]
 async fn where_redis_is_away_and_that_means_refuse_every_request_is_21() {
     let mut redis = Redis::start(&[]).await;
     let url = Postgres::shared().database().await;

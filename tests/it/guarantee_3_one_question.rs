@@ -85,17 +85,17 @@ async fn guarantee_3_a_failed_question_fails_its_followers_and_the_next_caller_a
 
 #[tokio::test]
 async fn guarantee_3_a_refusal_of_one_key_is_one_question_and_delays_no_other_key_of_its_guild() {
-    for (status, line, code) in [(401, "02 | Incorrect API key!", 2), (429, "slow down", 21)] {
-        let gate = TestGateway::before_http().key("bot").key("dead").points("7", 3).set("cache.points.ttl", r#""0s""#);
-        let gate = gate.start().await;
-        let hold = Gate::shut();
+    let gate = TestGateway::before_http().key("bot").key("dead").key("slow").points("7", 3);
+    let gate = gate.set("cache.points.ttl", r#""0s""#).start().await;
+    for (key, status, line, code) in [("dead", 401, "02 | Incorrect API key!", 2), ("slow", 429, "slow down", 21)] {
+        let (hold, asked) = (Gate::shut(), gate.origin().asked("getPoints"));
         gate.origin().next("getPoints", Act::HoldThen(hold.clone(), status, line.into()));
-        let asking = ask_at_once_with(&gate, "dead", 100).await;
+        let asking = ask_at_once_with(&gate, key, 100).await;
         gate.get_points("bot", "7").await.is("3");
         hold.open();
         for mut connection in asking {
             assert_eq!(connection.answer().await.code(), Some(code));
         }
-        assert_eq!(gate.origin().asked("getPoints"), 2, "one of each key");
+        assert_eq!(gate.origin().asked("getPoints"), asked + 2, "one of each key");
     }
 }

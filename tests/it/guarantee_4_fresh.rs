@@ -2,6 +2,8 @@
 
 use crate::support::*;
 
+const LATER: i64 = 4_000_000_000;
+
 fn gate() -> Builder {
     TestGateway::before_http().key("bot").points("7", 3)
 }
@@ -10,7 +12,12 @@ fn gate() -> Builder {
 async fn guarantee_4_a_map_with_a_warn_that_has_expired_is_passed_on_and_not_kept_fresh_or_stale() {
     let long = "warns_7_id_2_4000000000=Mod: long (Expires 4000000000)";
     let over = format!("{{warns_7_id_1_1000=Mod: over (Expires 1000), {long}}}");
-    let gate = gate().set("cache.warns.stale_if_error", r#""10m""#).set("origin.retries", "0").start().await;
+    let gate = gate()
+        .set("cache.warns.stale_if_error", r#""10m""#)
+        .set("cache.warns.ttl", r#""1h""#)
+        .set("origin.retries", "0")
+        .start()
+        .await;
     // The second one's id hides its expiry: it is read in the entry's value.
     for (member, over) in [("7", &*over), ("8", "{warns_8_id_a=b_1000=Mod: long over (Expires 1000)}")] {
         gate.origin().put_map("getWarns", member, over);
@@ -27,25 +34,44 @@ async fn guarantee_4_a_map_with_a_warn_that_has_expired_is_passed_on_and_not_kep
     gate.origin().put_map("getWarns", "7", &without);
     assert_eq!(gate.get_warns("bot", "7").await.is(&without).cache_status(), "guildgate; fwd=miss; stored");
     gate.get_warns("bot", "7").await.is(&without).is_hit();
-}
-
-#[tokio::test]
-async fn guarantee_4_an_origin_whose_clock_is_behind_ours_does_not_prolong_a_warn() {
+    // A map's TTL ends with the first expiry still to come.
+    let soon = unix_now() + 100;
+    let entry = |id: i64, expires: i64| format!("warns_7_id_{id}_{expires}=Mod: spam (Expires {expires})");
+    let map = |expiries: &[i64]| {
+        let entries: Vec<_> = expiries.iter().enumerate().map(|(id, expires)| entry(id as i64, *expires)).collect();
+        format!("{{{}}}", entries.join(", "))
+    };
+    let ttl = async |member: &str, expiries: &[i64]| {
+        gate.origin().put_map("getWarns", member, &map(expiries).replace("warns_7_", &format!("warns_{member}_")));
+        gate.get_warns("bot", member).await.is_miss();
+        ttl_of(&gate.get_warns("bot", member).await)
+    };
+    let cut = ttl("17", &[LATER, soon]).await;
+    assert!((60..=100).contains(&cut), "{cut} s, but it is over in 100 s");
+    let whole = ttl("18", &[LATER]).await;
+    assert!((3500..=3600).contains(&whole), "{whole} s: what is over in years cuts nothing");
+    // An origin whose clock is behind ours does not prolong a warn.
     let soon = unix_now() + 2;
-    let gate = gate().warn("7", 1, "Mod", "short", soon).start().await;
-    let short = gate.get_warns("bot", "7").await.body;
+    gate.origin().put_map("getWarns", "9", &format!("{{warns_9_id_1_{soon}=Mod: short (Expires {soon})}}"));
+    let short = gate.get_warns("bot", "9").await.body;
     assert!(short.contains("Mod: short"), "{short}");
     // To the origin the warn stands for a moment longer: the question that comes when our TTL ends is told of it.
     let (mut hits, end) = (0, std::time::Instant::now() + PATIENCE);
     while unix_now() < soon {
-        hits += usize::from(gate.get_warns("bot", "7").await.was_hit());
+        hits += usize::from(gate.get_warns("bot", "9").await.was_hit());
         assert!(std::time::Instant::now() < end, "the wall's clock does not move");
     }
-    let told = gate.get_warns("bot", "7").await;
+    let told = gate.get_warns("bot", "9").await;
     assert_eq!(told.is(&short).cache_status(), "guildgate; fwd=stale", "{told:#?}");
-    gate.origin().put_map("getWarns", "7", "{}");
-    gate.get_warns("bot", "7").await.is("{}");
+    gate.origin().put_map("getWarns", "9", "{}");
+    gate.get_warns("bot", "9").await.is("{}");
     assert!(hits > 0, "it was never cached: this tells nothing");
+}
+
+#[track_caller]
+fn ttl_of(answer: &Answer) -> u64 {
+    let ttl = answer.cache_status().strip_prefix("guildgate; hit; ttl=").and_then(|ttl| ttl.parse().ok());
+    ttl.unwrap_or_else(|| panic!("no hit: {answer:#?}"))
 }
 
 #[tokio::test]

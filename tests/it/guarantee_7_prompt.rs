@@ -74,31 +74,10 @@ async fn guarantee_7_a_server_that_stood_still_goes_by_nothing_that_was_changed_
 }
 
 #[tokio::test]
-async fn guarantee_7_a_key_in_a_file_expires_to_the_second() {
-    let soon = unix_now() + 3;
-    let gate = TestGateway::before_http()
-        .key_expiring("brief", &soon.to_string())
-        .key_expiring("over", "1000")
-        .points("7", 3)
-        .start()
-        .await;
-    gate.get_points("over", "7").await.is_refused(401, INCORRECT_KEY);
-    let mut served = 0;
-    loop {
-        let over = unix_now() >= soon; // judged before asking
-        let answer = gate.get_points("brief", "7").await;
-        if over {
-            answer.is_refused(401, INCORRECT_KEY);
-            break;
-        }
-        served += usize::from(answer.status == 200);
-    }
-    assert!(served > 0, "it never worked");
-}
-
-#[tokio::test]
 async fn guarantee_7_keys_in_a_file_stay_the_keys_whatever_the_store_is_told() {
-    let mut gate = TestGateway::builder().keys_in_file().key("bot").points("7", 3).start().await;
+    let mut gate = TestGateway::builder().keys_in_file().key("bot").read_key("reader").points("7", 3).start().await;
+    gate.set_points("bot", "7", 3).await.is("Successfully set 'Ada' points to '3'");
+    assert_eq!(gate.set_points("reader", "7", 5).await.code(), Some(15));
     gate.get_points("bot", "7").await.is("3");
     gate.run(&["guild", "add", "555", "--name", "Other"]).done();
     let created = gate.run_with_keys_in_store(&["key", "create", "--guild", "555"]).done();
@@ -112,4 +91,7 @@ async fn guarantee_7_keys_in_a_file_stay_the_keys_whatever_the_store_is_told() {
     gate.run(&["guild", "return", GUILD]).done();
     eventually(SECOND_AND_SLACK, "3", || async { gate.get_points("bot", "7").await.body == "3" }).await;
     gate.send(&Request::post("/getPoints", "memberID=7").key(&in_store)).await.is_refused(401, INCORRECT_KEY);
+    // A key of a guild that is not in the store is 03.
+    gate.edit_key_file(GUILD, "12345").await;
+    gate.get_points("bot", "7").await.is_refused(403, DEPARTED);
 }

@@ -1,6 +1,5 @@
 //! `server.handover` where one of those that follow each other ends, or is stuck, at a bad moment.
 
-use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -86,36 +85,4 @@ async fn one_that_is_stopped_while_the_new_ones_store_opens_ends_at_once_and_the
     folder.unlock().unwrap();
     assert_eq!(next.ready().await, gate.address());
     early.answer().await.is("3");
-}
-
-#[tokio::test]
-async fn one_whose_stderr_nobody_reads_takes_over_and_hands_over() {
-    // What a pipe holds is in it before the server writes its first line.
-    let full = r#"mkfifo full && exec 3<>full && yes | head -c 65536 >&3; exec "$0" "$@" 2>&3 3>&-"#;
-    let mut gate = gate(Kind::Builtin).start().await;
-    let mut stuck = Command::new("sh");
-    stuck.args(["-c", full, env!("CARGO_BIN_EXE_guildgate"), "serve"]).current_dir(gate.world().path(""));
-    let mut stuck = Process::start(&mut stuck);
-    assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
-    assert!(gate.stderr().contains("handed over"), "{}", gate.stderr());
-    gate.get_points("bot", "7").await.is("3");
-    let address = gate.address();
-    let mut last = gate.world().serve(&[]);
-    assert_eq!(last.ready().await, address);
-    assert_eq!(stuck.exit().await, Some(0));
-    gate.get_points("bot", "7").await.is("3");
-}
-
-#[tokio::test]
-async fn one_that_is_stopped_once_it_accepts_takes_over_before_it_ends() {
-    let mut gate = gate(Kind::Http).start().await;
-    for _ in 0..2 {
-        let mut next = gate.world().serve(&[]);
-        next.ready().await;
-        next.signal(Signal::SIGTERM);
-        assert_eq!(next.exit().await, Some(0), "{}", next.stderr());
-        assert!(next.stderr().contains("took over"), "{}", next.stderr());
-        assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
-        gate.restart_after_kill().await;
-    }
 }

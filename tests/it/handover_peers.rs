@@ -174,24 +174,6 @@ impl PlayedPredecessor {
 }
 
 #[tokio::test]
-async fn one_that_is_refused_or_gets_no_answer_ends_with_the_reason() {
-    let played = PlayedPredecessor::new(Kind::Builtin).await;
-    let (mut next, peer) = played.give_socket().await;
-    assert_eq!(receive(&peer).await.unwrap(), json!({"say": "ready"}));
-    send(&peer, json!({"say": "refused", "why": "on second thoughts"}));
-    drop(peer);
-    assert_eq!(next.exit().await, Some(1), "{}", next.stderr());
-    let said = next.stderr();
-    assert!(said.contains("on second thoughts") && !said.contains("ready: "), "{said}");
-    // A predecessor that stalls for 5 s.
-    let (mut next, _peer) = played.give_socket().await;
-    assert_eq!(next.exit().await, Some(1));
-    assert!(next.stderr().contains("did not hand over"), "{}", next.stderr());
-    let path = played.gate.0.path("handover.sock");
-    assert!(PeerConnection::connect(&path).unwrap().is_some(), "the place was taken");
-}
-
-#[tokio::test]
 async fn nothing_is_kept_until_the_old_one_is_done_and_its_writes_are_settled_or_it_ended_a_while_ago() {
     let mut played = PlayedPredecessor::new(Kind::Http).await;
     let (mut next, peer) = played.give_place().await;

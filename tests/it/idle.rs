@@ -1,7 +1,6 @@
 //! What a server does while nobody asks it anything: next to nothing. And what was waiting for events then happens as
 //! soon as they come.
 
-use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use crate::support::*;
@@ -44,27 +43,4 @@ async fn an_idle_server_is_woken_a_few_times_a_second_and_writes_its_logs_when_i
     .await;
     eventually(PATIENCE, "a second block", || async { size() > before }).await;
     is_idle(&gate).await;
-}
-
-/// As Kubernetes does with a mounted ConfigMap.
-#[tokio::test]
-async fn a_gateway_toml_whose_folder_is_a_link_that_is_switched_is_taken_up_without_a_signal() {
-    let gate = TestGateway::builder().key("bot").points("7", 3).set("answers.key_command", r#""/v1""#).start().await;
-    let at = |name: &str| gate.world().path(name);
-    let config = String::from_utf8(gate.world().read("gateway.toml")).unwrap();
-    let no_key = Request::bare("POST", "/getPoints");
-    let link = |to: &str, name: &str| {
-        symlink(to, at("next")).unwrap();
-        std::fs::rename(at("next"), at(name)).unwrap();
-    };
-    for version in ["v2", "v3"] {
-        std::fs::create_dir(at(version)).unwrap();
-        std::fs::write(at(version).join("gateway.toml"), config.replace("/v1", &format!("/{version}"))).unwrap();
-        link(version, "..data");
-        if version == "v2" {
-            link("..data/gateway.toml", "gateway.toml");
-        }
-        let answer = format!("01 | No api key provided! Create it using: /{version}");
-        eventually(PATIENCE, version, || async { gate.send(&no_key).await.body == answer }).await;
-    }
 }

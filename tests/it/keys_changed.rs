@@ -79,35 +79,6 @@ async fn guarantee_2_what_a_key_was_told_before_it_moved_to_another_guild_in_two
 }
 
 #[tokio::test]
-async fn guarantee_2_after_a_write_of_unknown_outcome_nothing_is_kept_in_the_guild_that_the_key_moved_to() {
-    let gate = gate().set("origin.timeout", r#""1s""#).set("cache.points.ttl", r#""1m""#);
-    let gate = gate.start().await;
-    let origin = gate.origin();
-    origin.let_in(gate.secret("bot"), "999");
-    origin.let_in(gate.secret("other"), "999");
-    origin.put_points_in("999", "7", 70);
-    gate.world().move_key("other", "999");
-    let has_moved = || async {
-        gate.get_points("bot", "1").await;
-        !gate.get_points("other", "1").await.was_hit()
-    };
-    eventually(PATIENCE, "the other key is of the other guild", has_moved).await;
-    let hold = Gate::shut();
-    origin.next("setPoints", Act::HoldAll(hold.clone()));
-    assert_eq!(gate.set_points("bot", "7", 5).await.code(), Some(22));
-    gate.world().move_key("bot", "999");
-    // A member of whom nobody has asked: while the two are of one guild, what one has asked for is in memory for both.
-    eventually(PATIENCE, "both are of one guild", || async {
-        gate.get_points("bot", "2").await;
-        gate.get_points("other", "2").await.was_hit()
-    })
-    .await;
-    gate.get_points("other", "7").await.is("70");
-    hold.open();
-    eventually(PATIENCE, "the write takes effect", || async { gate.get_points("other", "7").await.body == "5" }).await;
-}
-
-#[tokio::test]
 async fn guarantee_7_a_key_that_moves_or_goes_while_its_question_hangs_gets_no_stale_answer() {
     let (gate, hold) = with_a_stale_answer().await;
     let origin = gate.origin();

@@ -58,12 +58,12 @@ async fn a_key_file_is_taken_up_while_running_whatever_it_becomes_and_a_bad_one_
     let mut gate = gate;
     gate.world().write("keys.toml", &good);
     let mut many = gate.world().text("keys.toml");
-    for n in 0..100_000 {
+    for n in 0..20_000 {
         let _ = write!(many, "{}", entry(&format!("k{n}"), &format!("secret-{n}"), ""));
     }
     gate.world().write("keys.toml", &many);
     gate.process().signal(Signal::SIGHUP);
-    let last = Request::post("/getPoints", "memberID=7").key("secret-99999");
+    let last = Request::post("/getPoints", "memberID=7").key("secret-19999");
     eventually(PATIENCE, "the last key is known", || async { gate.send(&last).await.status == 200 }).await;
     gate.get_points("bot", "7").await.is("3");
     // A file behind a link is followed when the link moves.
@@ -74,6 +74,8 @@ async fn a_key_file_is_taken_up_while_running_whatever_it_becomes_and_a_bad_one_
     {
         std::fs::create_dir(gate.world().path(folder)).unwrap();
         gate.world().write(&format!("{folder}/keys.toml"), content);
+        let config = gate.world().text("gateway.toml") + &format!("[answers]\nkey_command = \"/in/{folder}\"\n");
+        gate.world().write(&format!("{folder}/gateway.toml"), config);
     }
     let link = |target: &str, name: &str| {
         let made = gate.world().path("new-link");
@@ -83,12 +85,17 @@ async fn a_key_file_is_taken_up_while_running_whatever_it_becomes_and_a_bad_one_
     link("..1", "..data");
     std::fs::remove_file(path).unwrap();
     link("..data/keys.toml", "keys.toml");
+    link("..data/gateway.toml", "gateway.toml");
+    let no_key = Request::bare("POST", "/getPoints");
+    let command = async |folder: &str| gate.send(&no_key).await.body.ends_with(&format!("/in/{folder}"));
+    eventually(PATIENCE, "the linked gateway.toml is in force", async || command("..1").await).await;
     gate.get_points("bot", "7").await.is("3");
     link("..2", "..data");
     let request = Request::post("/getPoints", "memberID=7").key("b-secret");
     eventually(SECOND_AND_SLACK, "the other file's key is known", || async { gate.send(&request).await.status == 200 })
         .await;
     gate.get_points("bot", "7").await.is_refused(401, INCORRECT_KEY);
+    eventually(PATIENCE, "the other gateway.toml is in force", async || command("..2").await).await;
 }
 
 #[tokio::test]

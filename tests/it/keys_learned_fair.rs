@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
-
 use crate::support::*;
 
 /// For how long a key is good where that is to end: once it has passed since an answer, the key's time is over.
@@ -88,49 +86,4 @@ async fn a_key_over_its_own_day_costs_its_address_nothing() {
         assert!(refused.header("ratelimit").unwrap().contains("\"standard-daily\";r=0;"), "{refused:#?}");
     }
     gate.get_points("other", "7").await.is("3");
-}
-
-#[tokio::test]
-async fn an_address_begins_anew_where_a_reload_changes_its_limit() {
-    let mut gate = gate().key("new").start().await;
-    gate.get_points("bot", "7").await.is("3");
-    let hold = Gate::shut();
-    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
-    let mut held = gate.connect_and_send(gate.request("getPoints", "new", "memberID=7")).await;
-    gate.origin().has_been_asked("getPoints", 2).await;
-    let changed = gate.world().edited("gateway.toml", "burst = 2\n", "burst = 3\n");
-    gate.world().write("gateway.toml", changed.replace("burst = 1000000\n", "burst = 999999\n"));
-    gate.process().signal(Signal::SIGHUP);
-    eventually(PATIENCE, "the new limits", || async {
-        gate.get_points("bot", "7").await.header("ratelimit-policy").is_some_and(|policy| policy.contains("q=999999"))
-    })
-    .await;
-    hold.open();
-    held.answer().await.is("3");
-    for n in 0..3 {
-        gate.send(&stranger(&format!("bad{n}"))).await.is_refused(401, INCORRECT_KEY);
-    }
-    gate.send(&stranger("bad3")).await.is_too_many();
-}
-
-#[tokio::test]
-async fn a_key_that_waited_for_a_place_in_vain_is_told_the_same_of_the_cache_whether_it_is_proven_or_not() {
-    let gate = gate().set("origin.max_in_flight", "1").set("origin.queue_timeout", r#""0s""#).start().await;
-    gate.get_points("bot", "7").await.is("3");
-    let hold = Gate::shut();
-    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
-    let mut held = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=5")).await;
-    gate.origin().has_been_asked("getPoints", 2).await;
-    for secret in [gate.secret("bot"), "new"] {
-        for (path, body, told) in [
-            ("/getPoints", "memberID=8", "guildgate; fwd=miss"),
-            ("/setPoints", "memberID=8&amount=1", "guildgate; fwd=method"),
-        ] {
-            let answer = gate.send(&Request::post(path, body).key(secret)).await;
-            answer.is_unavailable();
-            assert_eq!(answer.cache_status(), told, "{path} with {secret}");
-        }
-    }
-    hold.open();
-    held.answer().await.is("0");
 }

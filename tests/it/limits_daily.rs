@@ -48,19 +48,6 @@ async fn a_days_count_goes_on_after_a_restart_and_that_of_more_than_a_second_ago
 }
 
 #[tokio::test]
-async fn a_key_taken_away_and_put_back_does_not_get_its_day_back() {
-    let gate = daily(TestGateway::before_http()).start().await;
-    for _ in 0..5 {
-        gate.get_points("bot", "7").await.is("3");
-    }
-    let keys = gate.world().read("keys.toml");
-    gate.world().write("keys.toml", "# nobody\n");
-    eventually(PATIENCE, "the key is gone", || async { gate.get_points("bot", "7").await.code() == Some(2) }).await;
-    gate.world().write("keys.toml", keys);
-    eventually(PATIENCE, "the key is back", || async { gate.get_points("bot", "7").await.code() == Some(12) }).await;
-}
-
-#[tokio::test]
 async fn two_servers_on_one_store_come_to_know_of_each_others_counts() {
     let gate = daily(TestGateway::on(Kind::Postgres)).start().await;
     for _ in 0..3 {

@@ -35,19 +35,6 @@ fn command(world: &World, args: &[&str], secret: &str) -> Command {
     command
 }
 
-#[test]
-fn a_store_named_with_a_line_end_is_the_one_without_it() {
-    for (before, after) in ADDED {
-        let named = format!("{before}a.db{after}");
-        for source in ["env:SECRET", "file:secret.txt", &named].map(toml) {
-            let world = World::new(&format!("{LISTEN}[admin]\nlisten = \"\"\n[origin]\nstore = {source}\n"));
-            world.write("secret.txt", &named);
-            Ran::of(&mut command(&world, &["guild", "add", GUILD, "--name", "N"], &named), "").done();
-            assert!(world.path("a.db").exists(), "{source}: {:?}", world.files());
-        }
-    }
-}
-
 #[tokio::test]
 async fn a_token_with_a_line_end_is_the_one_without_it() {
     let [admin, read, bot] = ["admin", "read", "bot"].map(|role| format!("{SECRET}-{role}"));
@@ -105,25 +92,5 @@ fn a_key_on_stdin_is_hashed_as_callers_send_it() {
     for (before, after, words) in REFUSED {
         let ran = hash(&format!("{before}{SECRET}{after}")).failed(1).names(&["stdin", words]);
         assert!(ran.stdout.is_empty() && !ran.stderr.contains(SECRET), "{ran:#?}");
-    }
-}
-
-#[test]
-fn conform_takes_its_key_as_callers_send_it() {
-    let origin = "http://127.0.0.1:1";
-    let conform = |n: usize, secret: &str| {
-        let world = World::plain();
-        world.write("secret.txt", secret);
-        let key = ["env:SECRET", "file:secret.txt", "-"][n % 3];
-        let args = ["conform", "--origin", origin, "--member", "7", "--key", key];
-        Ran::of(&mut command(&world, &args, secret), secret)
-    };
-    for (n, (before, after)) in ADDED.into_iter().enumerate() {
-        // Nobody listens there, which is found out after the key was read.
-        conform(n, &format!("{before}{SECRET}{after}")).failed(1).names(&["the origin gave no answer"]);
-    }
-    for (n, (before, after, words)) in REFUSED.into_iter().enumerate() {
-        let ran = conform(n, &format!("{before}{SECRET}{after}")).failed(2).names(&["--key", words]);
-        assert!(!ran.stderr.contains(SECRET), "{ran:#?}");
     }
 }

@@ -38,22 +38,8 @@ async fn waiting_for_a_name(tools: &TempDir) -> (TestGateway, Connection) {
     let slow = slow.replace("keys.toml", "other.toml").replace("/old", "/first");
     world.write("gateway.toml", slow);
     eventually(PATIENCE, "the name is looked up", async || world.path("asked").exists()).await;
-    kept.ask(&no_key()).await.is_refused(401, &told("/old"));
+    kept.ask(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /old");
     (gate, kept)
-}
-
-/// Has `gateway.toml` name another command, whose reload waits for the name again.
-async fn waits_again(gate: &TestGateway, from: &str, to: &str) {
-    let world = gate.world();
-    std::fs::remove_file(world.path("asked")).unwrap();
-    world.write("stalled", "");
-    world.edit("gateway.toml", from, to);
-    eventually(PATIENCE, "the name is looked up", async || world.path("asked").exists()).await;
-}
-
-/// What a request without a key is told.
-fn told(command: &str) -> String {
-    format!("01 | No api key provided! Create it using: {command}")
 }
 
 fn end_wait(gate: &TestGateway) {
@@ -61,7 +47,7 @@ fn end_wait(gate: &TestGateway) {
 }
 
 #[tokio::test]
-async fn guarantee_7_nothing_that_was_replaced_while_the_reload_waits_comes_into_force() {
+async fn guarantee_7_a_key_that_was_taken_out_while_the_reload_waits_does_not_come_back() {
     let tools = tempfile::tempdir().unwrap();
     let (gate, mut kept) = waiting_for_a_name(&tools).await;
     let request = gate.request("getPoints", "goes", "memberID=7");
@@ -76,29 +62,24 @@ async fn guarantee_7_nothing_that_was_replaced_while_the_reload_waits_comes_into
     };
     eventually(PATIENCE, "it is reloaded", is_reloaded).await;
     kept.ask(&request).await.is_refused(401, INCORRECT_KEY);
-    kept.ask(&no_key()).await.is_refused(401, &told("/first"));
+    kept.ask(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /first");
     kept.ask(&gate.request("getPoints", "stays", "memberID=7")).await.is("3");
-    // A gateway.toml that was replaced while its reload waits is not put in force.
-    waits_again(&gate, "/first", "/never").await;
-    gate.world().edit("gateway.toml", "/never", "/second");
+}
+
+#[tokio::test]
+async fn a_gateway_toml_that_was_replaced_while_its_reload_waits_is_not_put_in_force() {
+    let tools = tempfile::tempdir().unwrap();
+    let (gate, mut kept) = waiting_for_a_name(&tools).await;
+    gate.world().edit("gateway.toml", "/first", "/second");
     end_wait(&gate);
     let is_second = async || {
         let answer = kept.ask(&no_key()).await;
-        assert!([told("/first"), told("/second")].contains(&answer.body), "{answer:?}");
-        answer.body == told("/second")
+        let is_second = answer.body.ends_with("/second");
+        assert!(is_second || answer.body.ends_with("/old"), "{answer:?}");
+        is_second
     };
     eventually(PATIENCE, "the last gateway.toml is in force", is_second).await;
     assert!(!gate.stderr().contains("rejected"), "{}", gate.stderr());
-    // Nor is one that was emptied, before it is written.
-    waits_again(&gate, "/second", "/third").await;
-    let before = gate.world().read("gateway.toml");
-    gate.world().write("gateway.toml", "");
-    end_wait(&gate);
-    gate.has_said("gateway.toml is empty; write it, or send SIGHUP to read it").await;
-    kept.ask(&no_key()).await.is_refused(401, &told("/second"));
-    gate.world().write("gateway.toml", before);
-    let is_third = async || kept.ask(&no_key()).await.body == told("/third");
-    eventually(PATIENCE, "it is in force once it is written", is_third).await;
 }
 
 #[tokio::test]
@@ -107,7 +88,7 @@ async fn a_reload_whose_name_is_never_resolved_comes_into_force_though_the_file_
     let (gate, mut kept) = waiting_for_a_name(&tools).await;
     gate.world().write("gateway.toml", [gate.world().read("gateway.toml"), b"\n# changed\n".to_vec()].concat());
     gate.has_said("configuration reloaded").await;
-    kept.ask(&no_key()).await.is_refused(401, &told("/first"));
+    kept.ask(&no_key()).await.is_refused(401, "01 | No api key provided! Create it using: /first");
     assert!(!gate.stderr().contains("rejected"), "{}", gate.stderr());
     end_wait(&gate);
 }

@@ -67,13 +67,3 @@ async fn a_key_sees_its_own_guild_only_and_shares_the_answers_of_that() {
     gate.set_points("twin", "7", 4).await;
     gate.get_points("bot", "7").await.is("4");
 }
-
-#[tokio::test]
-async fn the_backend_knows_keys_from_a_file_too_and_a_guild_that_is_not_in_the_store_is_03() {
-    let gate = TestGateway::builder().keys_in_file().key("bot").read_key("reader").points("7", 3).start().await;
-    gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
-    assert_eq!(gate.set_points("reader", "7", 5).await.code(), Some(15));
-    gate.edit_key_file(GUILD, "12345").await;
-    let line = "03 | Error while retrieving guild using this API key. Is Guildgate still on guild?";
-    gate.get_points("bot", "7").await.is_refused(403, line);
-}

@@ -66,7 +66,6 @@ struct KeySpec {
     guild: String,
     tier: Option<String>,
     scope: Option<&'static str>,
-    expires: Option<String>,
 }
 
 struct WarnSpec {
@@ -143,13 +142,8 @@ impl Builder {
         self.add_key(name, |key| key.guild = guild.into())
     }
 
-    /// A key that ends: for the store a duration such as `2s`, for a file Unix seconds.
-    pub fn key_expiring(self, name: &str, expires: &str) -> Builder {
-        self.add_key(name, |key| key.expires = Some(expires.into()))
-    }
-
     fn add_key(mut self, name: &str, change: impl FnOnce(&mut KeySpec)) -> Builder {
-        let mut key = KeySpec { name: name.into(), guild: GUILD.into(), tier: None, scope: None, expires: None };
+        let mut key = KeySpec { name: name.into(), guild: GUILD.into(), tier: None, scope: None };
         change(&mut key);
         self.keys.push(key);
         self
@@ -358,7 +352,6 @@ impl Builder {
             let mut args = vec!["key", "create", "--guild", &key.guild, "--name", &key.name];
             args.extend(key.tier.iter().flat_map(|tier| ["--tier", tier]));
             args.extend(key.scope.iter().flat_map(|scope| ["--scope", scope]));
-            args.extend(key.expires.iter().flat_map(|expires| ["--expires", expires]));
             let created = world.run(&args).done();
             secrets.insert(key.name.clone(), created.stdout.trim_end_matches('\n').to_owned());
         }
@@ -383,7 +376,6 @@ impl Builder {
             let _ = writeln!(file, "guild = {:?}", key.guild);
             let _ = key.tier.iter().try_for_each(|tier| writeln!(file, "tier = {tier:?}"));
             let _ = key.scope.iter().try_for_each(|scope| writeln!(file, "scope = {scope:?}"));
-            let _ = key.expires.iter().try_for_each(|expires| writeln!(file, "expires = {expires}"));
             secrets.insert(key.name.clone(), secret);
         }
         world.write("keys.toml", file);

@@ -263,11 +263,6 @@ impl TestGateway {
         self.process.has_read_requests(self.address).await;
     }
 
-    /// Whether all of its threads wait for something.
-    pub fn all_threads_wait(&self) -> bool {
-        self.process.all_threads_wait()
-    }
-
     /// Replaces `from` by `to` in `gateway.toml`, and sends SIGHUP.
     #[track_caller]
     pub fn reload_with(&self, from: &str, to: &str) {
