@@ -117,7 +117,7 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
             () = stopped(&mut stop_signals) => return Ok(()),
             started = start => started?,
         };
-        serving.accept(&urls, demo.as_ref()).await?;
+        serving.accept(&urls, demo.as_ref());
         // Files are followed until the process ends: a key that is taken out of its file is refused however long a drain
         // takes.
         if let Some(reloader) = reloader {

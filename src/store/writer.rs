@@ -24,7 +24,7 @@ use super::feed::{self, Changes};
 use super::requests::set_points;
 use super::workers::Opener;
 use super::{Change, GuildId, LIST, MemberId, StoreError};
-use crate::clock::{AlignedTimer, becomes_true};
+use crate::clock::{becomes_true, next_multiple_of};
 
 /// Jobs that may wait. At the 50,000 writes a second that a disk does in groups this is a third of a second; a longer
 /// queue would only answer later, and hold more memory.
@@ -142,9 +142,8 @@ impl Writer {
 
     /// Waits until the thread has ended: nothing is written any more.
     pub(super) async fn ended(&self) {
-        let timer = AlignedTimer::new();
         while !self.thread.is_finished() {
-            timer.next_multiple_of(LOOKED_AT_EVERY).await;
+            next_multiple_of(LOOKED_AT_EVERY).await;
         }
     }
 

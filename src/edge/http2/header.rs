@@ -24,7 +24,7 @@ pub(super) fn check(
     from_trusted_proxy: bool,
 ) -> Option<(RequestFields<'_>, Option<u64>)> {
     let target = parts.uri.path_and_query().map(|target| target.as_str())?; // CONNECT has none
-    let is_target = target.starts_with('/') || target == "*";
+    let is_target = target.is_ascii() && target.starts_with('/') || target == "*";
     if !is_target || !is_http(parts) || !is_trimmed(&parts.headers) || !is_within_bounds(parts, target, max_header) {
         return None;
     }

@@ -25,7 +25,7 @@ use super::accept::Peer;
 use super::limiter::ConnectionPermit;
 use super::request::MAX_FIELDS;
 use super::timed_stream::{DRAIN_TIME, TimedStream};
-use super::transport::{Transport, socket_mut};
+use super::transport::{Transport, set_reset};
 use crate::config::Server;
 use frames::MonitoredTransport;
 use stream::Finished;
@@ -74,7 +74,7 @@ pub(super) async fn serve(
     edge: &Edge,
     transport: Transport,
     peer: Peer,
-    mut permit: ConnectionPermit,
+    _permit: ConnectionPermit,
     mut stop: Pin<Box<impl Future<Output = ()>>>,
     mut over: Pin<&mut impl Future<Output = ()>>,
 ) {
@@ -113,11 +113,10 @@ pub(super) async fn serve(
     drop(h2);
     // The requests continue without their caller: others may wait for the same answer from the origin, and a write must
     // not be left half done.
-    permit.detach(requests.len());
     let ended = async { while requests.next().await.is_some() {} };
     let closed = async {
         match transport.take() {
-            Some(mut transport) if ending == Ending::Reset => socket_mut(&mut transport).set_reset(true),
+            Some(transport) if ending == Ending::Reset => set_reset(&transport),
             Some(transport) => close(transport, server, ending == Ending::Fault).await,
             None => {}
         }

@@ -64,7 +64,7 @@ pub(super) async fn answer(
         malformed: fields.is_none(),
     };
     let reset = poll_fn(|cx| respond.lock().poll_reset(cx).map(drop));
-    let answer = edge.answer(&state, &request, &mut body, reset, || {}).await;
+    let answer = edge.answer(&state, &request, &mut body, reset).await;
     let finished = Finished { malformed: body.malformed, panicked: answer.panicked() };
     let (header, text) = answer.http2(config);
     let text = if parts.method == Method::HEAD { Bytes::new() } else { text };

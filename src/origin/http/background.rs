@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::HttpOrigin;
 use super::backend::{Backend, PreparedUpstream};
-use crate::clock::AlignedTimer;
+use crate::clock::next_multiple_of;
 
 /// How often a name is resolved: an upstream that moves is found soon, at six queries a minute.
 const RESOLVE_EVERY: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ pub(super) async fn start(origin: &Arc<HttpOrigin>) {
 /// Resolves a name at each interval. Where that fails, the last addresses stay in use.
 async fn resolve_repeatedly(origin: Weak<HttpOrigin>, upstream: Arc<PreparedUpstream>, done: oneshot::Sender<()>) {
     let mut done = Some(done);
-    let (mut is_failing, timer) = (false, AlignedTimer::new());
+    let mut is_failing = false;
     while origin.strong_count() > 0 {
         // Without a time limit: a look-up that hangs takes a thread, and so there is never a second one.
         let permit = LOOK_UPS.acquire().await;
@@ -71,7 +71,7 @@ async fn resolve_repeatedly(origin: Weak<HttpOrigin>, upstream: Arc<PreparedUpst
         if let Some(done) = done.take() {
             let _ = done.send(()); // nothing may be waiting
         }
-        timer.next_multiple_of(RESOLVE_EVERY).await;
+        next_multiple_of(RESOLVE_EVERY).await;
     }
 }
 
@@ -80,7 +80,6 @@ async fn resolve_repeatedly(origin: Weak<HttpOrigin>, upstream: Arc<PreparedUpst
 async fn check_repeatedly(origin: Weak<HttpOrigin>) {
     let interval = |o: Arc<HttpOrigin>| o.settings.health.as_ref().map_or(PROBE_INTERVAL, |health| health.interval);
     let Some(interval) = origin.upgrade().map(interval) else { return };
-    let timer = AlignedTimer::new();
     while let Some(origin) = origin.upgrade() {
         let now = origin.clock.now();
         for backend in origin.backends.list().iter() {
@@ -91,7 +90,7 @@ async fn check_repeatedly(origin: Weak<HttpOrigin>) {
             }
         }
         drop(origin);
-        timer.next_multiple_of(interval).await;
+        next_multiple_of(interval).await;
     }
 }
 
