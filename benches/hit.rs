@@ -33,10 +33,6 @@ impl Body for Bytes {
     async fn whole(&mut self) -> Result<&[u8], Fault> {
         Ok(self.0)
     }
-
-    async fn flush_answers(&mut self) -> Result<(), Fault> {
-        Ok(())
-    }
 }
 
 fn listed(n: usize) -> ListedKey {

@@ -1,15 +1,12 @@
 //! The only place that reads time. Everything else takes a [`Clock`], or a time as an argument, so that tests move time
 //! and do not sleep.
 
-mod timer;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-pub use timer::AlignedTimer;
 
 /// A point on the monotonic clock, in nanoseconds since the process's clock was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
@@ -35,6 +32,14 @@ pub fn nanos(d: Duration) -> u64 {
 /// Whole seconds, rounded up: a caller that waits so long never comes too soon.
 pub fn seconds_up(wait: Duration) -> u64 {
     wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
+}
+
+/// Waits until the next multiple of `period`: what is repeated in the background is so at the same moments, and wakes the
+/// process once for all of it.
+pub async fn next_multiple_of(period: Duration) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let period = nanos(period).max(1);
+    tokio::time::sleep(Duration::from_nanos(period - nanos(now) % period)).await;
 }
 
 /// Interval at which [`becomes_true`] looks.

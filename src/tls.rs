@@ -8,37 +8,16 @@ use jiff::Timestamp;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tokio_rustls::rustls::crypto::ring::{cipher_suite as suite, default_provider, kx_group as group};
-use tokio_rustls::rustls::crypto::{CryptoProvider, SupportedKxGroup};
+use tokio_rustls::rustls::crypto::CryptoProvider;
+use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::server::ResolvesServerCert;
 use tokio_rustls::rustls::sign::CertifiedKey;
-use tokio_rustls::rustls::version::{TLS12, TLS13};
-use tokio_rustls::rustls::{Error, InvalidMessage, ServerConfig, SupportedCipherSuite};
+use tokio_rustls::rustls::{Error, InvalidMessage, ServerConfig};
 use x509_cert::der::Decode;
 
 use crate::config::{CertificateFiles, PemFile, SettingFault, client_tls, pair_fault, system_roots};
 use crate::files::others_may_read;
-
-/// TLS 1.2 and 1.3 by Mozilla's "intermediate" profile: only suites with forward secrecy and authenticated encryption.
-/// (The profile's two DHE suites are left out, because every client that has them has ECDHE too.) Our order decides: each
-/// suite is good, requests are so short that a handshake costs both sides more than their encryption, and ring computes
-/// SHA-256 in hardware but SHA-384 in portable code, which would add a tenth to a handshake. The list is written out so
-/// that an update of the library cannot change it unnoticed.
-const SUITES: [SupportedCipherSuite; 9] = [
-    suite::TLS13_AES_128_GCM_SHA256,
-    suite::TLS13_AES_256_GCM_SHA384,
-    suite::TLS13_CHACHA20_POLY1305_SHA256,
-    suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
-    suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
-    suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
-    suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
-    suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
-    suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
-];
-
-/// The key exchange groups of the same profile.
-const GROUPS: [&dyn SupportedKxGroup; 3] = [group::X25519, group::SECP256R1, group::SECP384R1];
 
 /// What renews certificates does so earlier (certbot: 30 days before the end), so that it has failed by then.
 const ENDS_SOON: i64 = 14 * 24 * 60 * 60;
@@ -126,7 +105,7 @@ pub async fn connect(host: &str, port: u16) -> io::Result<TlsStream<TcpStream>> 
 /// Where rustls refuses them.
 pub fn server_config(certificate: Arc<dyn ResolvesServerCert>, protocols: &[&[u8]]) -> Result<ServerConfig, Error> {
     let mut config = ServerConfig::builder_with_provider(Arc::new(provider()))
-        .with_protocol_versions(&[&TLS13, &TLS12])?
+        .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_cert_resolver(certificate);
     config.ignore_client_order = true;
@@ -134,8 +113,13 @@ pub fn server_config(certificate: Arc<dyn ResolvesServerCert>, protocols: &[&[u8
     Ok(config)
 }
 
+/// What rustls offers: TLS 1.2 and 1.3, only suites with forward secrecy and authenticated encryption. Of those our order
+/// decides, as each is good, and AES-256 comes last: ring computes its SHA-384 in portable code, which would add a tenth to
+/// a handshake.
 fn provider() -> CryptoProvider {
-    CryptoProvider { cipher_suites: SUITES.to_vec(), kx_groups: GROUPS.to_vec(), ..default_provider() }
+    let mut provider = default_provider();
+    provider.cipher_suites.sort_by_key(|suite| format!("{:?}", suite.suite()).ends_with("SHA384"));
+    provider
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::clock::{AlignedTimer, Tick};
+use crate::clock::{Tick, next_multiple_of};
 use crate::gateway::Gateway;
 use crate::telemetry::metrics::RequestTotals;
 
@@ -34,10 +34,9 @@ impl Sample {
 impl Traffic {
     /// Reads the counts for as long as it runs.
     pub(super) async fn sample(&self, gateway: &Gateway) {
-        let timer = AlignedTimer::new();
         loop {
             self.add(Sample::now(gateway));
-            timer.next_multiple_of(INTERVAL).await;
+            next_multiple_of(INTERVAL).await;
         }
     }
 

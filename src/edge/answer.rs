@@ -11,7 +11,6 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tokio::time::Instant;
 
-use super::write_buffer::WriteBuffer;
 use crate::config::{AnswerHeader, Config, ErrorStatus};
 use crate::gateway::{CacheStatus, Reply};
 use crate::wire::{Fault, RequestId};
@@ -45,16 +44,6 @@ pub(super) enum Content {
     },
 }
 
-/// The `Connection` field of an HTTP/1.1 answer.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum ConnectionField {
-    Omitted,
-    /// This is the connection's last answer.
-    Close,
-    /// The caller speaks HTTP/1.0 and asked to keep the connection.
-    KeepAlive,
-}
-
 /// The status that is sent for a reply (`answers.error_status`).
 pub(super) fn status(config: &Config, reply: &Reply) -> u16 {
     match &reply.answer {
@@ -70,53 +59,56 @@ impl Answer<'_> {
         matches!(&self.content, Content::Reply(reply) if reply.details.panicked)
     }
 
-    /// Appends the whole answer to `out` (contract section 1, "Headers on answers"); `head_only`: without its body, to
-    /// HEAD.
+    /// Appends the answer to `out` (contract section 1, "Headers on answers"). `connection`: the field of that name;
+    /// `head_only`: without its body, to HEAD. Returns its text if that is long: it is to be sent after `out`, and is in
+    /// memory once however many slow callers read it (guarantee 8).
     pub(super) fn write_http1(
         &self,
         config: &Config,
-        connection: ConnectionField,
+        connection: Option<&str>,
         head_only: bool,
-        out: &mut WriteBuffer,
-    ) {
+        out: &mut Vec<u8>,
+    ) -> Option<Arc<str>> {
         let (status, text) = self.status_and_text(config);
-        let bytes = out.bytes();
-        bytes.extend_from_slice(status_line(status));
-        self.add_fields(config, text.len(), bytes);
-        bytes.extend_from_slice(match connection {
-            ConnectionField::Omitted => b"\r\n",
-            ConnectionField::Close => b"Connection: close\r\n\r\n",
-            ConnectionField::KeepAlive => b"Connection: keep-alive\r\n\r\n",
-        });
-        if !head_only {
-            out.push_text(&text);
+        out.reserve(USUAL_ANSWER);
+        for part in ["HTTP/1.1 ", status.as_str(), " ", status.canonical_reason().unwrap_or_default(), "\r\n"] {
+            out.extend_from_slice(part.as_bytes());
+        }
+        self.add_fields(config, text.len(), out);
+        if let Some(connection) = connection {
+            out.add_bytes("Connection", connection.as_bytes());
+        }
+        out.extend_from_slice(b"\r\n");
+        match text.len() {
+            _ if head_only => None,
+            SHARED_FROM.. => Some(text.into_owned()),
+            _ => {
+                out.extend_from_slice(text.as_bytes());
+                None
+            }
         }
     }
 
     /// The header and the body of the answer for HTTP/2.
     pub(super) fn http2(&self, config: &Config) -> (Response<()>, Bytes) {
         let (status, text) = self.status_and_text(config);
-        let mut fields = Http2Fields::default();
-        self.add_fields(config, text.len(), &mut fields);
         let mut header = Response::new(());
-        *header.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        *header.headers_mut() = fields.map;
+        *header.status_mut() = status;
+        self.add_fields(config, text.len(), header.headers_mut());
         (header, Bytes::from_owner(ArcText(text.into_owned())))
     }
 
-    fn status_and_text(&self, config: &Config) -> (u16, Cow<'_, Arc<str>>) {
-        match &self.content {
+    fn status_and_text(&self, config: &Config) -> (StatusCode, Cow<'_, Arc<str>>) {
+        let (status, text) = match &self.content {
             Content::Health { draining: false } => (200, Cow::Owned("ok".into())),
             Content::Health { draining: true } => (503, Cow::Owned("draining".into())),
             Content::Preflight(_) => (204, Cow::Owned("".into())),
             Content::Reply(reply) => {
-                let text = match &reply.answer {
-                    Ok(text) => Cow::Borrowed(text),
-                    Err(fault) => Cow::Owned(fault.line(&config.answers.wording).into()),
-                };
-                (status(config, reply), text)
+                let line = |fault: &Fault| Cow::Owned(fault.line(&config.answers.wording).into());
+                (status(config, reply), reply.answer.as_ref().map_or_else(line, Cow::Borrowed))
             }
-        }
+        };
+        (StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), text)
     }
 
     fn add_fields(&self, config: &Config, length: usize, to: &mut impl Fields) {
@@ -144,6 +136,12 @@ impl Answer<'_> {
         }
     }
 }
+
+/// Memory that an answer's header, or a short answer, usually takes.
+const USUAL_ANSWER: usize = 1024;
+
+/// Length from which a text is not copied.
+const SHARED_FROM: usize = 8 * 1024;
 
 /// The fields that a page may read, besides those that every answer has.
 const EXPOSED: &[u8] = b"cache-status, ratelimit, ratelimit-policy, retry-after, x-request-id, age";
@@ -215,20 +213,14 @@ impl Fields for Vec<u8> {
     }
 }
 
-/// The fields of an HTTP/2 answer, whose names are in lower case.
-#[derive(Default)]
-struct Http2Fields {
-    map: HeaderMap,
-    value: Vec<u8>,
-}
-
-impl Fields for Http2Fields {
+/// The fields of an HTTP/2 answer.
+impl Fields for HeaderMap {
     fn add(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>)) {
-        self.value.clear();
-        write(&mut self.value);
+        let mut text = Vec::new();
+        write(&mut text);
         // Every name and value that is written here is valid.
-        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(&self.value)) {
-            self.map.insert(name, value);
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(text)) {
+            self.insert(name, value);
         }
     }
 }
@@ -262,53 +254,16 @@ fn write_cache_status(cache: CacheStatus, out: &mut Vec<u8>) {
     out.extend_from_slice(value);
 }
 
-fn status_line(status: u16) -> &'static [u8] {
-    match status {
-        200 => b"HTTP/1.1 200 OK\r\n",
-        204 => b"HTTP/1.1 204 No Content\r\n",
-        400 => b"HTTP/1.1 400 Bad Request\r\n",
-        401 => b"HTTP/1.1 401 Unauthorized\r\n",
-        403 => b"HTTP/1.1 403 Forbidden\r\n",
-        404 => b"HTTP/1.1 404 Not Found\r\n",
-        405 => b"HTTP/1.1 405 Method Not Allowed\r\n",
-        408 => b"HTTP/1.1 408 Request Timeout\r\n",
-        413 => b"HTTP/1.1 413 Content Too Large\r\n",
-        415 => b"HTTP/1.1 415 Unsupported Media Type\r\n",
-        429 => b"HTTP/1.1 429 Too Many Requests\r\n",
-        502 => b"HTTP/1.1 502 Bad Gateway\r\n",
-        503 => b"HTTP/1.1 503 Service Unavailable\r\n",
-        _ => b"HTTP/1.1 504 Gateway Timeout\r\n",
-    }
-}
-
-/// The last second that a date can tell: the end of the year 9999.
-const LAST_DATE: u64 = 253_402_300_799;
-
 /// Appends the date, which is formatted once a second on each thread.
 fn write_date(unix_ms: i64, out: &mut Vec<u8>) {
     thread_local! {
         static FORMATTED: RefCell<(u64, String)> = const { RefCell::new((u64::MAX, String::new())) };
     }
-    let now_second = u64::try_from(unix_ms / 1000).unwrap_or(0).min(LAST_DATE);
+    let now = u64::try_from(unix_ms / 1000).unwrap_or_default();
     FORMATTED.with_borrow_mut(|(second, text)| {
-        if *second != now_second {
-            (*second, *text) =
-                (now_second, httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(now_second)));
+        if *second != now {
+            (*second, *text) = (now, httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(now)));
         }
         out.extend_from_slice(text.as_bytes());
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_clock_past_the_year_9999_or_before_1970_gives_the_nearest_date_that_there_is() {
-        for (unix_ms, date) in [(i64::MAX, "Fri, 31 Dec 9999 23:59:59 GMT"), (-1, "Thu, 01 Jan 1970 00:00:00 GMT")] {
-            let mut out = Vec::new();
-            write_date(unix_ms, &mut out);
-            assert_eq!(out, date.as_bytes());
-        }
-    }
 }

@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use futures_util::poll;
@@ -41,21 +42,20 @@ pub(super) struct ReceivedRequest<'h> {
 
 impl Edge {
     /// Answers a request and reports its end. If `disconnected` completes first, the request releases its key's slot in
-    /// flight, `on_disconnect` is called, and the request continues to its end: other callers may wait for the same
-    /// answer from the origin, and a write must not be left half done.
+    /// flight and continues to its end: other callers may wait for the same answer from the origin, and a write must not
+    /// be left half done.
     pub(super) async fn answer<'s>(
         &self,
         state: &'s Arc<State>,
         request: &ReceivedRequest<'_>,
         body: &mut impl Body,
         disconnected: impl Future<Output = ()>,
-        on_disconnect: impl FnOnce(),
     ) -> Answer<'s> {
         let config = &state.config;
         let origin = request.fields.and_then(|(fields, _)| fields.origin);
         let allow_origin = origin.and_then(|origin| config.answers.allow_origin(origin));
         if config.server.is_health(request.method, request.path) {
-            let content = Content::Health { draining: self.drain.ends_service() };
+            let content = Content::Health { draining: self.health_fails.load(Ordering::Relaxed) };
             return Answer { content, allow_origin, at: self.answered() };
         }
         let Some((fields, content_length)) = request.fields else {
@@ -97,7 +97,6 @@ impl Edge {
                 reply = handling.as_mut() => reply,
                 () = disconnected => {
                     in_flight.release();
-                    on_disconnect();
                     handling.await
                 }
             },

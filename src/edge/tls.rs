@@ -1,19 +1,23 @@
-//! TLS on the listeners for callers: which protocols are offered, and how a reload replaces the certificate. Connections
-//! that exist keep the old one. The handshakes themselves run in `handshakes`.
+//! TLS on the listeners for callers: which protocols are offered, how a reload replaces the certificate (connections that
+//! exist keep the old one), and the threads on which handshakes run. A handshake costs as much processor time as many
+//! answers, so a crowd of new connections would otherwise delay every request on the same thread: those threads have a
+//! lower priority than the ones that serve.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Runtime};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::Error;
 use tokio_rustls::rustls::crypto::ring::Ticketer;
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
-use tokio_rustls::server::TlsStream;
+use tokio_util::task::AbortOnDropHandle;
 
-use super::handshakes::Handshakes;
-use super::socket::Socket;
+use super::transport::{Socket, Transport};
 use crate::tls::{Certificate, server_config};
 
 /// ALPN's name of HTTP/2.
@@ -21,6 +25,10 @@ pub(super) const HTTP_2: &[u8] = b"h2";
 
 /// The protocols that are offered by ALPN, the preferred one first.
 const PROTOCOLS: [&[u8]; 2] = [HTTP_2, b"http/1.1"];
+
+/// The `nice` value of the threads for handshakes. A serving thread gets a core at once although handshakes occupy all of
+/// them; under full load about a tenth of the cores is left for handshakes, so that new callers still get in.
+const NICE: i32 = 10;
 
 /// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +42,8 @@ pub enum TlsError {
 /// TLS on the TCP listeners, with a certificate that can be replaced while they serve.
 pub struct Tls {
     acceptor: TlsAcceptor,
-    handshakes: Handshakes,
+    /// Lives as long as the process, because a runtime must not be dropped in a task of another one.
+    handshakes: ManuallyDrop<Runtime>,
     certificate: Arc<CurrentCertificate>,
 }
 
@@ -61,13 +70,25 @@ impl Tls {
         config.ticketer = Ticketer::new()?;
         // A caller that returns gets its next one then, so that one is enough; each costs a key derivation and a seal.
         config.send_tls13_tickets = 1;
-        let handshakes = Handshakes::start(threads).map_err(TlsError::Threads)?;
+        let lower_priority = || {
+            // Of this thread alone. Without the permission to lower it, the thread keeps its priority.
+            let _ = rustix::process::setpriority_process(None, NICE);
+        };
+        let mut handshakes = Builder::new_multi_thread();
+        handshakes.worker_threads(threads).thread_name("handshake").on_thread_start(lower_priority);
+        let handshakes = ManuallyDrop::new(handshakes.build().map_err(TlsError::Threads)?);
         Ok(Tls { acceptor: TlsAcceptor::from(Arc::new(config)), handshakes, certificate })
     }
 
-    /// Performs the handshake; dropping the future cancels it.
-    pub(super) async fn accept(&self, socket: Socket) -> io::Result<TlsStream<Socket>> {
-        self.handshakes.accept(&self.acceptor, socket).await
+    /// Performs the handshake; dropping the future cancels it. A connection whose first byte begins an HTTP method stays
+    /// plain: no TLS record begins with a letter (RFC 8446, 5.1).
+    pub(super) async fn accept(&self, socket: TcpStream) -> io::Result<Transport> {
+        let mut first = [0];
+        if socket.peek(&mut first).await? > 0 && first[0].is_ascii_alphabetic() {
+            return Ok(Transport::Left(Socket::Left(socket)));
+        }
+        let handshake = self.handshakes.spawn(self.acceptor.accept(socket));
+        Ok(Transport::Right(Box::new(AbortOnDropHandle::new(handshake).await??)))
     }
 
     /// When the certificate for new connections expires, in Unix seconds; `None` where that cannot be parsed.

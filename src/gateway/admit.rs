@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use tokio::time::timeout;
 
 use super::caller::Caller;
-use super::{Body, CacheStatus, Gateway, KeySource, RequestDetails, RequestHeader, State};
+use super::{CacheStatus, Gateway, KeySource, RequestDetails, RequestHeader, State};
 use crate::clock::{Tick, seconds_up};
 use crate::cluster::SharedLimits;
 use crate::keys::{FoundKey, InFlightGuard, Key, Proof, is_mistyped};
@@ -128,12 +128,11 @@ impl Gateway {
     /// A request whose key only the origin can judge (`keys.source = "origin"`): the request itself is the proof of its key.
     /// Others with the same key wait for it, at most for `origin.queue_timeout`, and are sent one after the other until one
     /// of them proves it.
-    pub(super) async fn prove<B: Body>(
+    pub(super) async fn prove(
         self: &Arc<Self>,
         state: &State,
         mut admitted: Admitted<'_>,
         request: Request,
-        body: &mut B,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
         let KeySource::Origin(learned_keys) = &state.keys else { return Err(Fault::IncorrectKey) };
@@ -142,7 +141,7 @@ impl Gateway {
         let turn = turn.map_err(|_| Fault::Unavailable { retry_after: 1 })?;
         self.look_again(state, &mut admitted, details)?;
         let _turn = (admitted.proof != Proof::Valid).then_some(turn);
-        let answer = self.perform(&self.state_full(), &admitted, request, body, details).await;
+        let answer = self.perform(&self.state_full(), &admitted, request, details).await;
         if learned_keys.is_proven(&admitted.key.digest, self.now()) {
             admitted.refund(details);
         }

@@ -92,8 +92,8 @@ pub struct RequestHeader<'h> {
     /// The address that is charged if the key is not valid: the peer, or the one that a trusted proxy names.
     pub client: IpAddr,
     pub id: RequestId,
-    /// The request's slot among those of its key in flight. If the caller hangs up, the slot is released, and the
-    /// request is still polled to its end: others may wait for its answer.
+    /// The request's slot among those of its key in flight. If the caller resets its stream, the slot is released, and
+    /// the request is still polled to its end: others may wait for its answer.
     pub in_flight: &'h InFlightSlot,
 }
 
@@ -101,10 +101,6 @@ pub struct RequestHeader<'h> {
 pub trait Body: Send {
     /// The whole body; 14, 16 or 17 if it is too large, malformed or too slow.
     fn whole(&mut self) -> impl Future<Output = Result<&[u8], Fault>> + Send;
-
-    /// Sends the answers that are ready on the same connection, since this request is about to wait for the origin. An error
-    /// if the connection is broken, on which nobody will be answered: the request has not begun.
-    fn flush_answers(&mut self) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
 impl Gateway {
@@ -233,7 +229,6 @@ impl Gateway {
         let mut admitted = self.admit(state, operation, header, details)?;
         let mut has_waited = details.awaits_limits;
         if has_waited {
-            body.flush_answers().await?;
             let charged = Box::pin(self.charge_after_wait(&admitted.request, operation, details)).await;
             charged.inspect_err(|_| admitted.refund(details))?;
         }
@@ -264,25 +259,22 @@ impl Gateway {
             return Err(Fault::GuildDeparted);
         }
         if admitted.proof != Proof::Valid {
-            body.flush_answers().await?;
-            return Box::pin(self.prove(state, admitted, request, body, details)).await;
+            return Box::pin(self.prove(state, admitted, request, details)).await;
         }
-        self.perform(state, &admitted, request, body, details).await
+        self.perform(state, &admitted, request, details).await
     }
 
     /// The operation itself.
-    async fn perform<B: Body>(
+    async fn perform(
         self: &Arc<Self>,
         state: &Arc<State>,
         admitted: &Admitted<'_>,
         request: Request,
-        body: &mut B,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
         if !request.operation.is_write() {
-            return self.read(state, admitted, request, body, details).await;
+            return self.read(state, admitted, request, details).await;
         }
-        body.flush_answers().await?;
         Box::pin(self.write(admitted.caller(), request, details)).await
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::admit::Admitted;
 use super::caller::Caller;
-use super::{Body, CacheStatus, Gateway, RequestDetails, State};
+use super::{CacheStatus, Gateway, RequestDetails, State};
 use crate::cache::{Entry, EntryKey, EntryState, FlightKey, GateState, Joinable};
 use crate::clock::Tick;
 use crate::config::Freshness;
@@ -37,12 +37,11 @@ impl From<Fault> for Asked {
 }
 
 impl Gateway {
-    pub(super) async fn read<B: Body>(
+    pub(super) async fn read(
         self: &Arc<Self>,
         state: &State,
         admitted: &Admitted<'_>,
         request: Request,
-        body: &mut B,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
         let (now, realm) = (admitted.checked_at, admitted.key.realm);
@@ -64,7 +63,6 @@ impl Gateway {
                 EntryState::StaleIfError | EntryState::Expired => {}
             }
         }
-        body.flush_answers().await?;
         // Boxed, so that the future of a connection with nothing but hits reserves no memory for a miss.
         Box::pin(self.miss(admitted.caller(), entry_key, kept, details)).await
     }

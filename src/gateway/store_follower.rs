@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{Gateway, KeySource, NewKeys, State};
 use crate::cache::Realms;
-use crate::clock::{AlignedTimer, Tick};
+use crate::clock::{Tick, next_multiple_of};
 use crate::store::{Change, Store};
 
 /// How often the feed is read.
@@ -46,14 +46,14 @@ impl Gateway {
     /// Follows the change feed until the process ends. It begins before the first keys were loaded.
     pub async fn follow_store(&self, store: &Store) {
         self.feed.confirm(self.now());
-        let (timer, mut is_failing) = (AlignedTimer::new(), false);
+        let mut is_failing = false;
         loop {
             if is_failing {
                 tokio::time::sleep(RETRY_AFTER).await;
             } else {
                 tokio::select! {
                     () = store.committed_here() => {}
-                    () = timer.next_multiple_of(INTERVAL) => {}
+                    () = next_multiple_of(INTERVAL) => {}
                 }
             }
             match self.catch_up(store, is_failing).await {

@@ -35,10 +35,6 @@ impl Body for Bytes<'_> {
     async fn whole(&mut self) -> Result<&[u8], Fault> {
         Ok(self.0)
     }
-
-    async fn flush_answers(&mut self) -> Result<(), Fault> {
-        Ok(())
-    }
 }
 
 /// A body that must not be asked for.
@@ -48,10 +44,6 @@ impl Body for Untouched {
     async fn whole(&mut self) -> Result<&[u8], Fault> {
         panic!("the body was read")
     }
-
-    async fn flush_answers(&mut self) -> Result<(), Fault> {
-        Ok(())
-    }
 }
 
 /// A body in which a defect of ours shows.
@@ -60,23 +52,6 @@ struct Broken;
 impl Body for Broken {
     async fn whole(&mut self) -> Result<&[u8], Fault> {
         tokio::task::yield_now().await;
-        panic!("a defect that a test put here")
-    }
-
-    async fn flush_answers(&mut self) -> Result<(), Fault> {
-        Ok(())
-    }
-}
-
-/// A whole body, whose connection breaks when the origin is about to be asked.
-struct BreaksOnWaiting<'b>(&'b [u8]);
-
-impl Body for BreaksOnWaiting<'_> {
-    async fn whole(&mut self) -> Result<&[u8], Fault> {
-        Ok(self.0)
-    }
-
-    async fn flush_answers(&mut self) -> Result<(), Fault> {
         panic!("a defect that a test put here")
     }
 }
@@ -89,10 +64,6 @@ impl<F: FnMut() + Send> Body for After<'_, F> {
         tokio::task::yield_now().await;
         self.1();
         Ok(self.0)
-    }
-
-    async fn flush_answers(&mut self) -> Result<(), Fault> {
-        Ok(())
     }
 }
 
@@ -316,10 +287,7 @@ async fn a_panic_is_20_for_the_one_who_met_it_and_harms_nobody_else() {
         assert_eq!(reply.answer.unwrap_err(), Fault::NoUsableAnswer);
         assert!(reply.details.panicked);
         assert_eq!(*reply.details.key.unwrap().id, *"k1", "what was found out before it is told");
-        let mut body = BreaksOnWaiting(b"memberID=7&amount=5");
-        let reply = w.gateway.handle(&state, &write, &mut body).await;
-        assert_eq!(reply.answer.unwrap_err(), Fault::NoUsableAnswer);
-        let reply = w.gateway.handle(&state, &header(), &mut BreaksOnWaiting(b"memberID=7")).await;
+        let reply = w.gateway.handle(&state, &write, &mut Broken).await;
         assert_eq!(reply.answer.unwrap_err(), Fault::NoUsableAnswer);
     }
     // Its one slot in flight was released, and nothing was written.

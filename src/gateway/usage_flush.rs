@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::{Gateway, KeySource};
-use crate::clock::AlignedTimer;
+use crate::clock::next_multiple_of;
 use crate::keys::Key;
 use crate::limits::DayCount;
 use crate::store::{Store, StoreError};
@@ -26,9 +26,9 @@ const KEYS_AT_ONCE: usize = 512;
 impl Gateway {
     /// Writes usage until the process ends.
     pub async fn flush_usage(&self, store: &Store) {
-        let (timer, mut is_failing) = (AlignedTimer::new(), false);
+        let mut is_failing = false;
         for round in 1.. {
-            timer.next_multiple_of(COUNTS_EVERY).await;
+            next_multiple_of(COUNTS_EVERY).await;
             let written = self.write_usage(store, round % LAST_USE_EVERY == 0).await;
             match (&written, is_failing) {
                 (Err(error), false) => {

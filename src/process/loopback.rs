@@ -8,7 +8,7 @@ use super::ProcessError;
 use super::startup::{load_keys, start_origin};
 use crate::clock::Clock;
 use crate::config::{Config, Listen};
-use crate::edge::{Audience, CallerFiles, Edge, Listener, Server};
+use crate::edge::{Edge, Listener, Server};
 use crate::gateway::{Gateway, State};
 use crate::origin::Tls;
 use crate::telemetry::Observer;
@@ -21,7 +21,7 @@ use crate::telemetry::Observer;
 pub async fn start_loopback(config: Config, tls: Option<Tls>) -> Result<(SocketAddr, Server), ProcessError> {
     let failed = |why: String| ProcessError::Failed(format!("no gateway could be started on loopback: {why}"));
     let any_port = Listen::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-    let listener = Listener::bind(Audience::Callers, &any_port, false, false, &mut Vec::new());
+    let listener = Listener::bind("server.listen", &any_port, false, false, &mut Vec::new());
     let listener = listener.map_err(|e| failed(e.to_string()))?;
     let address = listener.url().trim_start_matches("http://").parse().map_err(|e| failed(format!("{e}")))?;
     let (clock, threads) = (Clock::system(), config.server.threads);
@@ -29,10 +29,8 @@ pub async fn start_loopback(config: Config, tls: Option<Tls>) -> Result<(SocketA
     let origin = start_origin(&config, tls, None, &clock).await?;
     let state = State::new(config, origin, keys, key_list, day_counts, &clock);
     let gateway = Arc::new(Gateway::new(clock, state, Observer::default()));
-    let server = Server::start(Edge::new(gateway, None, CallerFiles::of(usize::MAX)), vec![listener], threads).await;
+    let server = Server::start(Edge::new(gateway, None, usize::MAX), vec![listener], threads);
     let mut server = server.map_err(|e| failed(e.to_string()))?;
-    if !server.accept().await {
-        return Err(failed("its listener has failed".to_owned()));
-    }
+    server.accept();
     Ok((address, server))
 }

@@ -111,7 +111,7 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
             () = stopped(&mut stop_signals) => return Ok(()),
             started = start => started?,
         };
-        serving.accept(&urls, demo.as_ref()).await?;
+        serving.accept(&urls, demo.as_ref());
         // Until the process ends: a key that is taken out of its file is refused however long a drain takes.
         if let Some(reloader) = reloader {
             supervise("the task that reloads files", &serving.logs, reloader.run(hangup));

@@ -10,12 +10,11 @@ use futures_util::future::OptionFuture;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::background::supervise;
 use super::demo::Demo;
 use super::handover::HandoverTask;
 use super::logs::Logs;
 use super::signals::{StopSignals, stopped};
-use super::{ProcessError, systemd};
+use super::systemd;
 use crate::admin::{AdminThread, ProcessState};
 use crate::cluster::NodeState;
 use crate::edge::Server;
@@ -51,17 +50,12 @@ pub(super) struct Serving {
 
 impl Serving {
     /// Accepts connections, and says so.
-    pub(super) async fn accept(&mut self, urls: &[String], demo: Option<&Demo>) -> Result<(), ProcessError> {
-        if !self.server.accept().await {
-            let why = "the listeners could not be opened; the lines above say why";
-            return Err(ProcessError::Failed(why.to_owned()));
-        }
-        supervise("a listener for callers", &self.logs, self.server.failed());
+    pub(super) fn accept(&mut self, urls: &[String], demo: Option<&Demo>) {
+        self.server.accept();
         self.set_node_state(NodeState::Serving);
         self.print_ready(urls, demo);
         systemd::notify("READY=1\n");
         tokio::spawn(systemd::notify_watchdog());
-        Ok(())
     }
 
     /// Prints a line for each address, and how to try the demo. On another thread, because a stderr that nobody reads

@@ -21,7 +21,7 @@ use crate::clock::{Clock, Tick};
 use crate::cluster::bus::{Bus, Notice};
 use crate::cluster::{RedisStream, START_TIMEOUT, SharedLimits};
 use crate::config::{Config, Keys, Listen, Loaded, OriginKind};
-use crate::edge::{Audience, BindError, CallerFiles, Edge, EdgeMetrics, Listener, Server, Tls};
+use crate::edge::{BindError, Edge, EdgeMetrics, Listener, Server, Tls};
 use crate::gateway::{Gateway, KeyFile, KeyList, KeySource, State};
 use crate::keys::{LearnedKeyRules, LearnedKeys, ListedKey};
 use crate::limits::{DayCount, Policy, day_of};
@@ -54,7 +54,7 @@ pub(super) async fn start(
 ) -> Result<(Serving, Vec<String>, Option<Reloader>), ProcessError> {
     let loaded = Arc::new(loaded);
     let (config, threads, clock) = (&loaded.config, loaded.config.server.threads, Clock::system());
-    let caller_files = caller_files(config, open_files);
+    let max_connections = max_connections(config, open_files);
     let tls = inputs.certificate.take().map(|certificate| Tls::new(certificate, threads).map(Arc::new)).transpose();
     let tls = tls.map_err(|e| ProcessError::Unusable(e.to_string()))?;
     let admin_certificate = inputs.admin_certificate.take();
@@ -65,7 +65,7 @@ pub(super) async fn start(
     let logs = Logs::open(log, &config.log, &clock)?;
     let gateway = build_gateway(config.clone(), inputs, store.as_ref(), &logs, clock).await?;
     let urls = listeners.iter().map(|listener| listener.url().to_owned()).collect();
-    let edge = Edge::new(gateway.clone(), tls.clone(), caller_files);
+    let edge = Edge::new(gateway.clone(), tls.clone(), max_connections);
     let started = gateway.clock().unix();
     let state = ProcessState::new(ConfigInForce { loaded: loaded.clone(), after_restart: Vec::new() }, started);
     let metrics = Metrics::new(vec![
@@ -73,8 +73,8 @@ pub(super) async fn start(
         Box::new(EdgeMetrics::new(&edge)),
         Box::new(ProcessMetrics { started, state: state.clone(), store: store.clone() }),
     ]);
-    let server = Server::start(edge, listeners, threads).await;
-    let server = server.map_err(|e| ProcessError::Failed(format!("the listeners cannot be served: {e}")))?;
+    let server = Server::start(edge, listeners, threads)
+        .map_err(|e| ProcessError::Failed(format!("cannot wait for connections: {e}")))?;
     let (requests, receiver) = mpsc::channel(RELOADS);
     let admin = match admin.zip(config.admin.listener()) {
         None => None,
@@ -128,7 +128,7 @@ async fn open_sockets(
     let tls = config.server.tls.is_some();
     let bind = |listen: &Listen| {
         let only_v6 = has_v4_of_its_port(listen, config);
-        Listener::bind(Audience::Callers, listen, only_v6, tls, inherited).map_err(|e| match (&e, path) {
+        Listener::bind("server.listen", listen, only_v6, tls, inherited).map_err(|e| match (&e, path) {
             (BindError::InUse(..), Some(path)) if predecessor.is_none() => {
                 let path = path.display();
                 format!("{e}. To take over from it, this process must find it at {path} (server.handover)")
@@ -139,7 +139,7 @@ async fn open_sockets(
     let listeners: Result<Vec<_>, _> = config.server.listen.iter().map(bind).collect();
     let listeners = listeners.map_err(ProcessError::Failed)?;
     let admin = config.admin.listener().map(|listener| Listen::Tcp(listener.address));
-    let admin = admin.map(|address| Listener::bind(Audience::Admins, &address, false, admin_tls, inherited));
+    let admin = admin.map(|address| Listener::bind("admin.listen", &address, false, admin_tls, inherited));
     let admin = match admin.transpose() {
         // The default address is in use, as by another gateway on this machine.
         Err(error) if !loaded.is_given("admin.listen") => {
@@ -193,22 +193,19 @@ async fn build_gateway(
     Ok(gateway)
 }
 
-/// How many of `open_files` callers may keep open, so that they do not keep the process from opening others, as that of its
-/// keys. Warns if that is less than `server.max_connections`.
-fn caller_files(config: &Config, open_files: u64) -> CallerFiles {
-    let all = CallerFiles::of(config.server.max_connections);
+/// The connections for which callers may open some of `open_files`, so that they do not keep the process from opening others,
+/// as that of its keys. Warns if those are less than `server.max_connections`.
+fn max_connections(config: &Config, open_files: u64) -> usize {
     let others = OTHER_FILES + FILES_OF_A_THREAD * config.server.threads;
-    let needed = all.connections.saturating_add(all.detached + others);
+    let needed = config.server.max_connections.saturating_add(others);
     let limit = usize::try_from(open_files).unwrap_or(usize::MAX);
     if limit >= needed {
-        return all;
+        return config.server.max_connections;
     }
-    let for_callers = limit - others.min(limit / 2);
-    let detached = all.detached.min(for_callers / 4);
-    let connections = for_callers - detached;
+    let connections = limit - others.min(limit / 2);
     let what = "server.max_connections is more than the limit of open files (ulimit -n) allows; raise that or lower it";
     tracing::warn!(limit, needed, connections, "{what}");
-    CallerFiles { connections, detached }
+    connections
 }
 
 /// Opens the store where it is needed. A tier's `daily` limit needs it too (contract section 3).

@@ -82,10 +82,6 @@ impl Body for Form {
     async fn whole(&mut self) -> Result<&[u8], Fault> {
         Ok(self.0.as_bytes())
     }
-
-    async fn flush_answers(&mut self) -> Result<(), Fault> {
-        Ok(())
-    }
 }
 
 /// A gateway whose next requests take one path.

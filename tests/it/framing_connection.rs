@@ -132,23 +132,6 @@ async fn fifty_pipelined_requests_get_fifty_answers_in_order() {
 }
 
 #[tokio::test]
-async fn pipelined_writes_and_reads_take_effect_in_order() {
-    let gate = gate().start().await;
-    let mut requests = Vec::new();
-    for amount in 0..20 {
-        requests.extend(gate.request("setPoints", "bot", &format!("memberID=7&amount={amount}")).bytes());
-        requests.extend(gate.request("getPoints", "bot", "memberID=7").bytes());
-        requests.extend(gate.request("getPoints", "bot", "memberID=x").bytes());
-    }
-    let mut connection = gate.connect_and_send(requests).await;
-    for amount in 0..20 {
-        connection.answer().await.is(&format!("Successfully set 'Ada' points to '{amount}'"));
-        connection.answer().await.is(&amount.to_string());
-        assert_eq!(connection.answer().await.code(), Some(5));
-    }
-}
-
-#[tokio::test]
 async fn pipelined_requests_split_anywhere_are_read_alike() {
     let gate = gate().start().await;
     let one = gate.request("getPoints", "bot", "memberID=8");
@@ -184,19 +167,6 @@ async fn a_hundred_continue_comes_only_after_the_key_is_accepted() {
 }
 
 #[tokio::test]
-async fn upgrade_is_ignored() {
-    let gate = gate().start().await;
-    for protocol in ["websocket", "h2c", "TLS/1.0"] {
-        let request = gate.request("getPoints", "bot", "memberID=7").header("Upgrade", protocol);
-        let request =
-            request.header("Connection", "Upgrade, HTTP2-Settings").header("HTTP2-Settings", "AAMAAABkAAQAAP__");
-        let mut connection = gate.connect().await;
-        connection.ask(&request).await.is("3");
-        connection.ask(&gate.request("getPoints", "bot", "memberID=8")).await.is("88");
-    }
-}
-
-#[tokio::test]
 async fn a_connection_is_kept_until_one_side_wants_it_closed() {
     let gate = gate().start().await;
     let mut connection = gate.connect().await;
@@ -229,19 +199,4 @@ async fn nothing_after_a_malformed_request_is_read() {
     connection.answer().await.is_refused(400, MALFORMED);
     connection.is_closed().await;
     gate.get_points("bot", "7").await.is("3");
-}
-
-#[tokio::test]
-async fn an_answer_that_is_there_does_not_wait_for_the_next_requests_origin() {
-    let gate = TestGateway::before_http().key("bot").points("7", 3).start().await;
-    gate.get_points("bot", "7").await.is("3");
-    let hold = Gate::shut();
-    gate.origin().next("getPoints", Act::HoldAll(hold.clone()));
-    let mut connection = gate.connect().await;
-    let hit = gate.request("getPoints", "bot", "memberID=7").bytes();
-    let miss = gate.request("getPoints", "bot", "memberID=8").bytes();
-    connection.send([hit, miss].concat()).await;
-    connection.answer().await.is("3").is_hit();
-    hold.open();
-    connection.answer().await.is("0").is_miss();
 }

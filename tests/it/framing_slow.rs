@@ -70,15 +70,6 @@ async fn a_header_that_drips_or_stops_is_17_at_its_deadline() {
 }
 
 #[tokio::test]
-async fn a_first_byte_that_nothing_follows_is_17_at_the_headers_deadline() {
-    for gate in gates("header_timeout").await {
-        let began = Instant::now();
-        let mut connection = gate.connect_and_send("P").await;
-        is_shown_out(&mut connection, began, "a first byte").await;
-    }
-}
-
-#[tokio::test]
 async fn a_header_behind_another_request_has_its_own_deadline() {
     for gate in gates("header_timeout").await {
         let mut connection = gate.connect().await;
@@ -169,21 +160,6 @@ async fn empty_lines_do_not_keep_an_idle_connection() {
         connection.drip(b"\r\n".iter().copied().cycle().take(10_000), DRIP).await;
         connection.is_closed().await;
         assert!(began.elapsed() >= SHORT, "{:?}", began.elapsed());
-    }
-}
-
-#[tokio::test]
-async fn empty_lines_without_end_are_refused() {
-    for gate in gates("idle_timeout").await {
-        for reused in [false, true] {
-            let mut some = connection(&gate, reused).await;
-            some.send("\r\n".repeat(100)).await;
-            some.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("3");
-            let mut many = connection(&gate, reused).await;
-            many.send("\r\n".repeat(101)).await;
-            many.answer().await.is_refused(400, MALFORMED);
-            many.is_closed().await;
-        }
     }
 }
 

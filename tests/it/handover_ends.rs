@@ -40,31 +40,6 @@ async fn a_key_that_is_taken_out_of_its_file_stops_at_the_one_that_drains_too() 
 }
 
 #[tokio::test]
-async fn one_that_cannot_open_its_listeners_takes_nothing_over() {
-    for replaced in [false, true] {
-        let gate = gate(Kind::Builtin).set("server.listen", r#"["127.0.0.1:0", "unix:u.sock"]"#).start().await;
-        let folder = std::fs::File::open(gate.world().path("")).unwrap();
-        folder.lock().unwrap(); // as a store's opening does, so that the new one waits there
-        let mut next = gate.world().serve(&[]);
-        gate.has_said("asks to take over").await;
-        // Its own socket is the first thing that it makes once it has bound the listeners.
-        let bound = || async { gate.world().path("handover.sock.new").exists() };
-        eventually(PATIENCE, "it has bound them", bound).await;
-        std::fs::remove_file(gate.world().path("u.sock")).unwrap();
-        if replaced {
-            gate.world().write("u.sock", "notes");
-        }
-        folder.unlock().unwrap();
-        assert_eq!(next.exit().await, Some(1), "{}", next.stderr());
-        let said = next.stderr();
-        assert!(said.contains("the listeners could not be opened") && said.contains("u.sock"), "{said}");
-        assert!(!said.contains("a defect"), "{said}");
-        gate.has_said("goes on as before").await;
-        gate.get_points("bot", "7").await.is("3");
-    }
-}
-
-#[tokio::test]
 async fn one_that_is_stopped_while_the_new_ones_store_opens_ends_at_once_and_the_other_serves() {
     let mut gate = gate(Kind::Builtin).start().await;
     let folder = std::fs::File::open(gate.world().path("")).unwrap();

@@ -1,29 +1,27 @@
 //! One connection of HTTP/1.1, from its first byte to its close: reads requests, has the gateway answer each, gathers
 //! the answers to pipelined requests into one write, and decides whether the connection continues. It sets the
-//! deadlines for headers and for idleness, and yields to other connections of its thread after a number of answers.
-//! After an early answer the connection is drained or closed, so that the next request never starts inside the last
-//! one's body.
+//! deadlines for headers and for idleness. After an early answer the connection is drained or closed, so that the next
+//! request never starts inside the last one's body.
 
 mod body;
 mod header;
 
+use std::convert::Infallible;
+use std::io;
+use std::mem::take;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use arc_swap::Guard;
+use pingora::server::ShutdownWatch;
 use tokio::time::Instant;
 
 use super::Edge;
 use super::accept::Peer;
-use super::answer::ConnectionField;
 use super::exchange::ReceivedRequest;
-use super::limiter::ConnectionPermit;
 use super::proxies;
-use super::reset_watch::ResetWatch;
-use super::spare_buffers;
-use super::timed_stream::{DRAIN_TIME, MAX_DRAIN, ReadResult, TimedStream};
+use super::timed_stream::{DRAIN_TIME, MAX_DRAIN, TimedStream};
 use super::transport::Transport;
-use super::write_buffer::WriteBuffer;
-use crate::config::Config;
 use crate::gateway::State;
 use crate::wire::{Fault, Framing};
 use body::{BodyState, Http1Body};
@@ -33,188 +31,194 @@ use header::{Header, Parsed, parse};
 /// memory, and a little more.
 const MAX_GATHERED: usize = 16 * 1024;
 
-/// Answers after which a connection with more pipelined requests yields to the other connections of its thread, if they
-/// are not [`MAX_GATHERED`] bytes before. Without this bound the others would wait for milliseconds.
-const YIELD_AFTER: usize = 32;
-
-/// Empty lines that are skipped before a request. Some clients send one; without a bound a peer could send them for
-/// ever.
-const MAX_EMPTY_LINES: usize = 100;
+/// The value of `Connection` in a connection's last answer.
+const CLOSE: &str = "close";
 
 /// One HTTP/1.1 connection.
 pub(super) struct Connection<'e> {
     edge: &'e Edge,
     stream: TimedStream,
-    permit: ConnectionPermit,
-    reset_watch: ResetWatch,
     peer: Peer,
+    /// Has changed once every answer is to be the last of its connection.
+    stop: ShutdownWatch,
     /// Bytes read; those before `start` are processed.
     buffer: Vec<u8>,
     start: usize,
     /// Bytes behind `start` that are the beginning of a header.
     searched: usize,
-    /// Empty lines skipped since the last request.
-    empty_lines: usize,
     /// Answers that are not sent yet.
-    out: WriteBuffer,
+    out: Vec<u8>,
     /// Memory for a body that did not come with its header.
     body: Vec<u8>,
-    /// Answers since the last yield.
-    answers: usize,
-    /// When the header that is awaited or read began, for its deadline: at accept, later at its first byte.
+    /// From when the deadline of the header that is awaited or read counts: the accept, its first byte, or the answer before
+    /// it if it came with that one's request.
     header_began: Instant,
     /// When the last bytes between requests came, from which the access log counts.
     arrived: Instant,
     /// When the last request was answered, from which idleness counts.
     answered: Option<Instant>,
-    /// The caller asked for the close with its last request, and nothing was read behind that.
-    close_requested: bool,
-    /// The last answer was sent before its request had come whole.
-    answered_early: bool,
 }
 
 /// What follows a request on its connection.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Next {
     /// The next request, `skip` bytes later, and then in `surplus`, which was read behind the body.
-    Request {
-        skip: usize,
-        surplus: Vec<u8>,
-    },
+    Request { skip: usize, surplus: Vec<u8> },
     /// The next request, after this many bytes of the body are drained.
     Drain(u64),
-    Close,
-    /// The peer has disconnected: nobody reads the answer.
-    Disconnected,
+}
+
+/// How a connection ends, once its last answer is sent.
+#[derive(Debug, PartialEq, Eq)]
+enum Ending {
+    /// The caller asked for the close and sends no more (RFC 9112, 9.6), so its end need not be awaited.
+    AtOnce,
+    InOrder,
+    /// The last answer was sent before its request had come whole.
+    Early,
 }
 
 impl<'e> Connection<'e> {
-    pub(super) fn new(edge: &'e Edge, transport: Transport, peer: Peer, permit: ConnectionPermit) -> Self {
+    pub(super) fn new(edge: &'e Edge, transport: Transport, peer: Peer, stop: ShutdownWatch) -> Self {
         let write_timeout = edge.gateway.state().config.server.write_timeout;
         Connection {
             edge,
-            reset_watch: ResetWatch::new(&transport),
             stream: TimedStream::new(transport, write_timeout),
-            permit,
             peer,
+            stop,
             buffer: Vec::new(),
             start: 0,
             searched: 0,
-            empty_lines: 0,
-            out: WriteBuffer::default(),
+            out: Vec::new(),
             body: Vec::new(),
-            answers: 0,
             header_began: peer.accepted_at,
             arrived: peer.accepted_at,
             answered: None,
-            close_requested: false,
-            answered_early: false,
         }
     }
 
     /// Answers requests until one side ends the connection. Once `over` completes, an idle connection is closed.
     pub(super) async fn run(mut self, mut over: Pin<&mut impl Future<Output = ()>>) {
-        loop {
-            let more = if self.is_idle() {
-                tokio::select! {
-                    biased;
-                    more = self.read_more() => more,
-                    () = &mut over => false,
-                }
-            } else {
-                self.read_more().await
-            };
-            // Boxed, so that an idle connection needs no memory for answers.
-            if !more || !Box::pin(self.answer_and_send()).await {
-                break;
-            }
-        }
-        Box::pin(self.close()).await;
+        let Err(ending) = self.serve(&mut over).await;
+        Box::pin(self.close(ending)).await;
+    }
+
+    /// Refuses a peer that sent no request at all, and closes the connection.
+    pub(super) async fn refuse_and_close(mut self, fault: Fault) {
+        let ending = self.refuse(fault);
+        self.close(ending).await;
     }
 }
 
 impl Connection<'_> {
-    /// Answers every whole request that was read, and sends the answers. Returns whether the connection continues.
-    async fn answer_and_send(&mut self) -> bool {
-        self.answer_buffered().await && self.send().await
+    async fn serve(&mut self, over: &mut Pin<&mut impl Future<Output = ()>>) -> Result<Infallible, Ending> {
+        loop {
+            self.read_more(over).await?;
+            // Boxed, so that an idle connection needs no memory for answers.
+            Box::pin(self.answer_buffered()).await?;
+        }
     }
 
-    /// Answers every whole request that was read. Returns whether the connection continues.
-    async fn answer_buffered(&mut self) -> bool {
-        loop {
+    /// Waits for more of the next request until its deadline.
+    async fn read_more(&mut self, over: &mut Pin<&mut impl Future<Output = ()>>) -> Result<(), Ending> {
+        let (header_timeout, idle_timeout) = {
             let state = self.edge.gateway.state();
-            let server = &state.config.server;
+            (state.config.server.header_timeout, state.config.server.idle_timeout)
+        };
+        self.buffer.drain(..take(&mut self.start));
+        let is_idle = self.buffer.is_empty();
+        if is_idle {
+            (self.buffer, self.out, self.body) = (Vec::new(), Vec::new(), Vec::new());
+        }
+        let (begins_header, deadline) = match self.answered {
+            Some(answered) if is_idle => (true, answered + idle_timeout),
+            Some(_) | None => (false, self.header_began + header_timeout),
+        };
+        let read = tokio::select! {
+            biased;
+            read = self.stream.read(&mut self.buffer, u64::MAX, deadline) => read,
+            () = over, if is_idle => return Err(Ending::InOrder),
+        };
+        match read {
+            Ok(1..) => {
+                self.arrived = Instant::now();
+                if begins_header {
+                    self.header_began = self.arrived;
+                }
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::TimedOut && !is_idle => Err(self.refuse(Fault::TooSlow)),
+            Ok(0) | Err(_) => Err(Ending::InOrder),
+        }
+    }
+
+    /// Answers every whole request that was read, and sends the answers.
+    async fn answer_buffered(&mut self) -> Result<(), Ending> {
+        let mut answers = 0;
+        loop {
             // Some clients send an empty line after a POST (RFC 9112, 2.2).
             while self.buffer[self.start..].starts_with(b"\r\n") {
                 self.start += 2;
                 self.searched = 0;
-                self.empty_lines += 1;
             }
-            if self.empty_lines > MAX_EMPTY_LINES {
-                self.refuse(&state.config, Fault::Malformed);
-                return false;
-            }
+            let state = self.edge.gateway.state();
+            let server = &state.config.server;
             let from_trusted_proxy = proxies::is_trusted(self.peer.address, &server.trusted_proxies);
             // Taken out of `self`, so that the header can borrow from it while the rest of `self` is used.
-            let buffer = std::mem::take(&mut self.buffer);
-            let searched = std::mem::take(&mut self.searched);
-            let next = match parse(&buffer[self.start..], searched, server.max_header, from_trusted_proxy) {
+            let buffer = take(&mut self.buffer);
+            let (unread, searched) = (&buffer[self.start..], take(&mut self.searched));
+            let next = match parse(unread, searched, server.max_header, from_trusted_proxy) {
                 Parsed::Partial => {
-                    self.searched = buffer.len() - self.start;
+                    self.searched = unread.len();
                     self.buffer = buffer;
-                    return true;
+                    break;
                 }
-                Parsed::Malformed => {
-                    self.refuse(&state.config, Fault::Malformed);
-                    Next::Close
-                }
-                Parsed::Whole(header) => {
-                    let rest = &buffer[self.start + header.length..];
-                    self.answer_request(&state, &header, rest).await
-                }
+                Parsed::Malformed => return Err(self.refuse(Fault::Malformed)),
+                Parsed::Whole(header) => self.answer_request(state, &header, &unread[header.length..]).await?,
             };
-            drop(state); // before the peer is waited for: a state holds a whole key table
             self.buffer = buffer;
-            self.empty_lines = 0;
-            match next {
-                Next::Request { skip, surplus } => {
-                    self.start += skip;
-                    if !surplus.is_empty() {
-                        // Each body may bring the next header, and the buffer would grow for as long as they do.
-                        self.buffer.drain(..self.start);
-                        self.start = 0;
-                        self.buffer.extend_from_slice(&surplus);
-                    }
-                }
-                Next::Drain(bytes) => {
-                    self.start = self.buffer.len();
-                    if !self.send().await || !self.stream.drain(bytes, Instant::now() + DRAIN_TIME).await {
-                        return false;
-                    }
-                    self.header_began = Instant::now();
-                }
-                Next::Close => return false,
-                Next::Disconnected => {
-                    self.out.clear();
-                    return false;
-                }
+            self.go_on(next).await?;
+            if self.out.len() > MAX_GATHERED {
+                self.send().await?;
             }
-            let is_full = self.out.len() > MAX_GATHERED;
-            if is_full && !self.send().await {
-                return false;
-            }
-            self.answers += 1;
-            if is_full || self.answers >= YIELD_AFTER {
-                self.answers = 0;
-                tokio::task::yield_now().await;
-                self.header_began = Instant::now();
-            }
-            self.answered = Some(self.header_began);
+            answers += 1;
         }
+        self.send().await?;
+        if answers > 1 {
+            tokio::task::yield_now().await; // another connection's turn: this one may have sent more requests already
+        }
+        Ok(())
+    }
+
+    /// Goes on to the next request.
+    async fn go_on(&mut self, next: Next) -> Result<(), Ending> {
+        match next {
+            Next::Request { skip, surplus } => {
+                self.start += skip;
+                if !surplus.is_empty() {
+                    // Each body may bring the next header, and the buffer would grow for as long as they do.
+                    self.buffer.drain(..take(&mut self.start));
+                    self.buffer.extend_from_slice(&surplus);
+                }
+            }
+            Next::Drain(bytes) => {
+                self.start = self.buffer.len();
+                self.send().await?;
+                if !self.stream.drain(bytes, Instant::now() + DRAIN_TIME).await {
+                    return Err(Ending::Early);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Answers one request, behind whose header `rest` was read.
-    async fn answer_request(&mut self, state: &Arc<State>, header: &Header<'_>, rest: &[u8]) -> Next {
+    async fn answer_request(
+        &mut self,
+        state: Guard<Arc<State>>,
+        header: &Header<'_>,
+        rest: &[u8],
+    ) -> Result<Next, Ending> {
         let config = &state.config;
         let content_length = match header.framing {
             Some(Framing::Length(length)) => Some(length),
@@ -231,140 +235,89 @@ impl Connection<'_> {
         let mut body = Http1Body {
             stream: &mut self.stream,
             out: &mut self.out,
+            header,
             buffered: rest,
             whole: &mut self.body,
-            framing: header.framing,
-            expect_continue: header.fields.expect_continue,
-            max_body: config.server.max_body,
-            timeout: config.server.body_timeout,
+            server: &config.server,
             state: BodyState::Untouched,
         };
-        let mut disconnected = false;
-        let on_disconnect = || {
-            disconnected = true;
-            self.permit.detach(1);
-        };
-        let answer = self.edge.answer(state, &request, &mut body, self.reset_watch.reset(), on_disconnect).await;
-        let next = if disconnected { Next::Disconnected } else { next(body, header) };
-        let more_was_read = match &next {
-            Next::Request { skip, surplus } => !surplus.is_empty() || rest.len() > skip - header.length,
-            Next::Drain(_) | Next::Close => false,
-            Next::Disconnected => return next,
-        };
+        // A caller that hangs up is not watched for.
+        let answer = self.edge.answer(&state, &request, &mut body, std::future::pending()).await;
+        let next = next(body.state, header, rest);
+        let more_was_read = matches!(&next, Ok(Next::Request { skip, surplus })
+            if !surplus.is_empty() || rest.len() > skip - header.length);
         self.header_began = answer.at.moment;
-        let may_continue = next != Next::Close && header.keep_alive && !answer.panicked();
-        let keep = may_continue && !self.is_last(more_was_read);
-        self.answered_early = next == Next::Close;
-        self.close_requested = !header.keep_alive && matches!(next, Next::Request { .. }) && !more_was_read;
-        let connection = match (keep, header.is_http_11) {
-            (false, _) => ConnectionField::Close,
-            (true, true) => ConnectionField::Omitted,
-            (true, false) => ConnectionField::KeepAlive,
+        self.answered = Some(answer.at.moment);
+        let next = match next {
+            Ok(_) if answer.panicked() => Err(Ending::InOrder),
+            Ok(Next::Request { .. }) if !header.keep_alive && !more_was_read => Err(Ending::AtOnce),
+            Ok(_) if !header.keep_alive || self.is_last(more_was_read) => Err(Ending::InOrder),
+            next => next,
         };
-        answer.write_http1(config, connection, header.method == b"HEAD", &mut self.out);
-        if keep { next } else { Next::Close }
+        let connection = match (&next, header.is_http_11) {
+            (Err(_), _) => Some(CLOSE),
+            (Ok(_), true) => None,
+            (Ok(_), false) => Some("keep-alive"), // for HTTP/1.0
+        };
+        let long = answer.write_http1(config, connection, header.method == b"HEAD", &mut self.out);
+        drop(answer);
+        drop(state); // before the peer is waited for: a state holds a whole key table
+        if let Some(text) = long {
+            self.send().await?;
+            self.stream.write(text.as_bytes()).await.map_err(|_| Ending::InOrder)?;
+        }
+        next
     }
 
     /// Whether this answer is the connection's last because the process drains. Requests that were read already
     /// (`more_was_read`) were sent before the caller could know, so they are answered first, until idle connections are
     /// closed.
     fn is_last(&self, more_was_read: bool) -> bool {
-        let drain = &self.edge.drain;
-        drain.has_begun() && (!more_was_read || drain.closes_idle())
+        let drains = !matches!(self.stop.has_changed(), Ok(false));
+        drains && (!more_was_read || *self.edge.closes_idle.borrow())
     }
 
     /// Refuses what is not a request; the connection is closed after it.
-    fn refuse(&mut self, config: &Config, fault: Fault) {
-        let answer = self.edge.refuse(config, fault, self.peer.address, self.arrived);
-        answer.write_http1(config, ConnectionField::Close, false, &mut self.out);
-        self.answered_early = true;
+    fn refuse(&mut self, fault: Fault) -> Ending {
+        let state = self.edge.gateway.state();
+        let answer = self.edge.refuse(&state.config, fault, self.peer.address, self.arrived);
+        answer.write_http1(&state.config, Some(CLOSE), false, &mut self.out);
+        Ending::Early
     }
 
-    /// Refuses a peer that sent no request at all, and closes the connection.
-    pub(super) async fn refuse_and_close(mut self, fault: Fault) {
-        let config = self.edge.gateway.state().config.clone();
-        self.refuse(&config, fault);
-        self.close().await;
-    }
-
-    /// Sends the gathered answers. Returns whether the peer took them.
-    async fn send(&mut self) -> bool {
-        let sent = self.out.is_empty() || self.stream.write(&mut self.out).await.is_ok();
+    /// Sends the gathered answers.
+    async fn send(&mut self) -> Result<(), Ending> {
+        let sent = self.stream.write(&self.out).await;
         self.out.clear();
-        sent
+        sent.map_err(|_| Ending::InOrder)
     }
 
-    /// Whether nothing of a request was read yet.
-    fn is_idle(&self) -> bool {
-        self.start == self.buffer.len()
-    }
-
-    /// Waits for more of the next request until its deadline. Returns whether more came.
-    async fn read_more(&mut self) -> bool {
-        let (header_timeout, idle_timeout) = {
-            let state = self.edge.gateway.state();
-            (state.config.server.header_timeout, state.config.server.idle_timeout)
-        };
-        let idle = self.is_idle();
-        self.buffer.drain(..self.start);
-        self.start = 0;
-        let (begins_header, deadline) = match self.answered {
-            Some(answered) if idle => (true, answered + idle_timeout),
-            Some(_) | None => (false, self.header_began + header_timeout),
-        };
-        let read = if idle {
-            self.out.give_back();
-            self.body = Vec::new();
-            self.stream.read_when_idle(&mut self.buffer, deadline).await
-        } else {
-            if self.buffer.capacity() - self.buffer.len() < spare_buffers::CAPACITY / 4 {
-                self.buffer.reserve(spare_buffers::CAPACITY);
-            }
-            self.stream.read(&mut self.buffer, u64::MAX, deadline).await
-        };
-        match read {
-            ReadResult::Bytes(_) => {
-                self.arrived = Instant::now();
-                if begins_header {
-                    self.header_began = self.arrived;
-                }
-                true
-            }
-            ReadResult::TimedOut if !idle => {
-                let config = self.edge.gateway.state().config.clone();
-                self.refuse(&config, Fault::TooSlow);
-                false
-            }
-            ReadResult::TimedOut | ReadResult::End | ReadResult::Broken => false,
+    /// Sends what is due and closes the connection so that it arrives.
+    async fn close(mut self, ending: Ending) {
+        if self.send().await.is_err() {
+            return; // the peer has not taken it in time, and the connection is reset
         }
-    }
-
-    /// Sends what is due and closes the connection so that it arrives. The caller that asked for the close sends no more
-    /// (RFC 9112, 9.6), so its end need not be awaited once it has the answer.
-    async fn close(mut self) {
-        let has_answers = !self.out.is_empty();
-        let sent = !has_answers || self.stream.write_last(&mut self.out).await.is_ok();
-        match (sent, has_answers) {
-            (true, true) if self.close_requested && self.stream.is_settled() => {}
-            (true, true) => self.stream.close(self.answered_early).await,
-            (true, false) => self.stream.close_idle().await,
-            (false, _) => {} // the peer has not taken it in time, and the connection is reset
+        match ending {
+            Ending::AtOnce => self.stream.end().await,
+            Ending::InOrder => self.stream.close(false).await,
+            Ending::Early => self.stream.close(true).await,
         }
     }
 }
 
 /// What follows a request, as far as its body decides it.
-fn next(body: Http1Body<'_>, header: &Header<'_>) -> Next {
-    match (body.state, body.framing) {
-        (BodyState::Read { of_buffered, surplus }, _) => Next::Request { skip: header.length + of_buffered, surplus },
-        (BodyState::Unusable, _) | (BodyState::Untouched, None | Some(Framing::Chunked)) => Next::Close,
-        (BodyState::Broken, _) => Next::Disconnected,
+fn next(body: BodyState, header: &Header<'_>, rest: &[u8]) -> Result<Next, Ending> {
+    match (body, header.framing) {
+        (BodyState::Read { of_buffered, surplus }, _) => {
+            Ok(Next::Request { skip: header.length + of_buffered, surplus })
+        }
+        (BodyState::Unusable, _) | (BodyState::Untouched, None | Some(Framing::Chunked)) => Err(Ending::Early),
         (BodyState::Untouched, Some(Framing::Length(length))) => {
-            match length.saturating_sub(body.buffered.len() as u64) {
-                0 => Next::Request { skip: header.length + length as usize, surplus: Vec::new() },
+            match length.saturating_sub(rest.len() as u64) {
+                0 => Ok(Next::Request { skip: header.length + length as usize, surplus: Vec::new() }),
                 // A caller that waits for a 100 may or may not send its body after a refusal, so the connection ends.
-                left if left <= MAX_DRAIN && !header.fields.expect_continue => Next::Drain(left),
-                _ => Next::Close,
+                left if left <= MAX_DRAIN && !header.fields.expect_continue => Ok(Next::Drain(left)),
+                _ => Err(Ending::Early),
             }
         }
     }

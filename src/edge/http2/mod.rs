@@ -61,7 +61,7 @@ pub(super) async fn serve(
     edge: &Edge,
     transport: Transport,
     peer: Peer,
-    permit: ConnectionPermit,
+    _permit: ConnectionPermit,
     stop: Pin<Box<impl Future<Output = ()>>>,
     mut over: Pin<&mut impl Future<Output = ()>>,
 ) {
@@ -77,7 +77,6 @@ pub(super) async fn serve(
     let mut requests = FuturesUnordered::new();
     let mut in_order = false;
     if let Ok(Ok(h2)) = h2 {
-        let timer = Box::pin(sleep(server.idle_timeout));
         let mut connection = Http2Connection {
             edge,
             peer,
@@ -87,7 +86,7 @@ pub(super) async fn serve(
             answered: None,
             drained_by: None,
             ends_by: None,
-            timer,
+            timer: None,
         };
         in_order = connection.run(stop, over).await;
         requests = connection.requests;
@@ -101,7 +100,6 @@ pub(super) async fn serve(
         }
     };
     tokio::join!(ended, closed);
-    drop(permit);
 }
 
 fn options(server: &Server) -> H2Options {
@@ -129,7 +127,7 @@ struct Http2Connection<'e> {
     drained_by: Option<Instant>,
     /// The connection is being ended; if the peer does not take that, it is dropped at this time.
     ends_by: Option<Instant>,
-    timer: Pin<Box<Sleep>>,
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Http2Connection<'_> {

@@ -51,7 +51,7 @@ pub(super) async fn answer(
         let (max_body, timeout) = (server.max_body, server.body_timeout);
         let mut body = Http2Body { stream, io: &io, whole: Vec::new(), max_body, timeout };
         let reset = poll_fn(|cx| respond.poll_reset(cx).map(drop));
-        let answer = edge.answer(&state, &request, &mut body, reset, || {}).await;
+        let answer = edge.answer(&state, &request, &mut body, reset).await;
         let (header, text) = answer.http2(&state.config);
         let text = if parts.method == Method::HEAD { Bytes::new() } else { text };
         (header, text, body.stream, fields.is_some(), server.write_timeout)

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use self::parts::{Content, NextConfig};
 use crate::admin::{ProcessState, ReloadFault, ReloadOutcome, ReloadRequest};
-use crate::clock::AlignedTimer;
+use crate::clock::next_multiple_of;
 use crate::config::{Config, Keys, OriginKind};
 use crate::edge::Tls;
 use crate::files::FileState;
@@ -175,9 +175,9 @@ impl Reloader {
 
     /// Reloads each file that changes, and at a SIGHUP all of them, for ever.
     pub(super) async fn run(mut self, mut sighup: Signal) {
-        let (timer, mut tick) = (AlignedTimer::new(), 0_u32);
+        let mut tick = 0_u32;
         loop {
-            timer.next_multiple_of(TICK).await;
+            next_multiple_of(TICK).await;
             tick = tick.wrapping_add(1);
             if sighup.recv().now_or_never().is_some() || !self.requests.is_empty() {
                 let now = self.gateway.clock().unix_ms();
