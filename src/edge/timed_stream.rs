@@ -127,12 +127,11 @@ fn renegotiates(transport: &Transport) -> bool {
     let Transport::Right(stream) = transport else { return false };
     let session = stream.get_ref().1;
     session.wants_write() && session.protocol_version() == Some(ProtocolVersion::TLSv1_2)
-    }
 }
 
 /// Waits until `deadline`. The timer is reset only if it would fire too late; one that fires early is set again. So a
 /// busy connection pays for its timer about once per `idle_timeout`.
-async fn wait_until(timer: &mut Option<Pin<Box<Sleep>>>, deadline: Instant) {
+pub(super) async fn wait_until(timer: &mut Option<Pin<Box<Sleep>>>, deadline: Instant) {
     let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
     if timer.deadline() > deadline || timer.is_elapsed() {
         timer.as_mut().reset(deadline);

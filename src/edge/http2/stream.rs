@@ -104,11 +104,6 @@ impl Body for Http2Body<'_> {
         timeout(self.timeout, self.read()).await.unwrap_or(Err(Fault::TooSlow))?;
         Ok(&self.whole)
     }
-
-    /// Earlier answers have streams of their own and wait for nothing.
-    async fn flush_answers(&mut self) -> Result<(), Fault> {
-        Ok(())
-    }
 }
 
 impl Http2Body<'_> {
