@@ -59,4 +59,3 @@ pub(crate) async fn a_members_name_is_at_most_64_kib_long(kind: Kind) {
     assert!(why.contains("at most 65536 bytes long, and this one has 65537"), "{why}");
     assert_eq!(store.members(&guild("g"), None, usize::MAX).await.unwrap()[0].name, name);
 }
-
