@@ -99,8 +99,8 @@ async fn guarantee_1_a_synchronous_standby_that_takes_over_has_every_acknowledge
         }
     }
     here.get_points("bot", "7").await.is("3");
-    // The feed goes on.
-    here.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
+    // The feed goes on. The first write may be 21 once more.
+    eventually(PATIENCE, "a write", async || here.set_points("bot", "7", 4).await.status == 200).await;
     eventually(SECOND_AND_SLACK, "4", async || there.get_points("bot", "7").await.body == "4").await;
     let hit = async || format!("{:?}", there.get_points("bot", "7").await).contains("hit");
     eventually(PATIENCE, "cached answers are given again", hit).await;
