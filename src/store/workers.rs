@@ -26,10 +26,12 @@ pub(super) const FEED: &str = "store-feed";
 /// How long closing waits for jobs that have begun, of which only a long list takes more than milliseconds.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
+/// Opens a connection, whose statements the server ends after this time.
+type Open = dyn Fn(Duration) -> Result<Box<dyn Conn>, StoreError> + Send + Sync;
+
 /// Opens connections to the store.
 pub(super) struct Opener {
-    /// Opens one, whose statements the server ends after this time.
-    pub(super) open: Box<dyn Fn(Duration) -> Result<Box<dyn Conn>, StoreError> + Send + Sync>,
+    pub(super) open: Box<Open>,
     /// How often a connection was opened that leads. Older ones are dropped before they are used again: they may lead to a
     /// server that goes on while another one has taken its place.
     led: AtomicU64,
@@ -99,11 +101,8 @@ impl Workers {
             }
         });
         let ended = || StoreError::Failed("a read of the store ended midway by a defect".to_owned());
-        self.queue
-            .as_ref()
-            .ok_or_else(ended)?
-            .try_send(job)
-            .map_err(|_| StoreError::Busy(format!("{QUEUE} reads wait already")))?;
+        let full = |_| StoreError::Busy(format!("{QUEUE} reads wait already"));
+        self.queue.as_ref().ok_or_else(ended)?.try_send(job).map_err(full)?;
         let silent = || StoreError::Failed("the store was not read in time; check its disk or server".to_owned());
         timeout(within, answered).await.map_err(|_| silent())?.unwrap_or_else(|_| Err(ended()))
     }

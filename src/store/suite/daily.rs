@@ -17,7 +17,9 @@ pub(crate) async fn counts_add_up_within_a_day_and_restart_with_the_next(kind: K
     type Counts = &'static [(&'static str, u64)];
     /// The day, what is added, and the totals of these keys.
     type Step = (i64, Counts, Counts);
-    let stories: [(&[Step], [(i64, Counts); 2]); 4] = [
+    /// Steps, and each key's count of two days afterwards.
+    type Story<'s> = (&'s [Step], [(i64, Counts); 2]);
+    let stories: [Story<'_>; 4] = [
         // No such keys are in the store: they may be a file's, or known by the origin alone.
         (
             &[

@@ -194,8 +194,7 @@ suite! {
         a_write_that_could_not_begin_within_a_second_because_the_store_hung_is_refused_and_never_written
         a_write_whose_caller_has_gone_before_it_begins_is_not_written;
     opening: many_may_open_a_new_store_at_once a_newer_schema_is_refused_and_not_changed
-        a_store_of_an_older_schema_that_another_process_has_open_is_not_brought_up_to_date
-        a_store_of_the_first_schema_is_brought_up_to_date_with_all_it_holds;
+        a_store_of_the_first_schema_is_brought_up_to_date_once_no_other_process_has_it_open;
     transfer: an_import_is_exported_byte_for_byte_and_read_back
         a_bad_line_is_reported_by_number_and_reason_and_nothing_is_imported
         a_guild_neither_in_the_file_nor_in_the_store_makes_bad_lines an_import_may_pause_for_longer_than_a_write_may

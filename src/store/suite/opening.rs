@@ -89,7 +89,7 @@ pub(crate) async fn a_newer_schema_is_refused_and_not_changed(kind: Kind) {
     }
 }
 
-pub(crate) async fn a_store_of_an_older_schema_that_another_process_has_open_is_not_brought_up_to_date(kind: Kind) {
+pub(crate) async fn a_store_of_the_first_schema_is_brought_up_to_date_once_no_other_process_has_it_open(kind: Kind) {
     let (at, _folder, session) = of_first_schema(kind).await;
     let open = match &at {
         StoreAt::Sqlite(path) => {
@@ -107,56 +107,48 @@ pub(crate) async fn a_store_of_an_older_schema_that_another_process_has_open_is_
     while let Err(error) = Store::open(&at, IfMissing::Make).await {
         assert!(Instant::now() < end, "{error}");
     }
-    assert_eq!(Store::state(&at).await.unwrap(), StoreState::Current);
-}
-
-pub(crate) async fn a_store_of_the_first_schema_is_brought_up_to_date_with_all_it_holds(kind: Kind) {
-    let (at, _folder, session) = of_first_schema(kind).await;
-    drop(session);
-    let end = Instant::now() + Duration::from_secs(30);
-    while let Err(error) = Store::open(&at, IfMissing::Make).await {
-        assert!(Instant::now() < end, "{error}");
-    }
     // Twice: what is up to date is left alone.
     for _ in 0..2 {
-        let store = Store::open(&at, IfMissing::Make).await.unwrap();
-        let (here, departed) = (guild("81384788765712384"), guild("555"));
-        let guilds = [
-            GuildRecord { id: departed.clone(), name: "Gone Fishing".into(), departed: true },
-            GuildRecord { id: here.clone(), name: "Night Watch".into(), departed: false },
-        ];
-        assert_eq!(store.guilds().await.unwrap(), guilds);
-        let digest = |text: &str| text.parse::<Digest>().unwrap();
-        let first = KeyRecord {
-            id: "k_3p4g1ljt".into(),
-            name: "Ada's bot".into(),
-            guild: here.clone(),
-            digest: digest("sha256:9832673f484074c8ca5963f9739318e82bd56439bde7d06085ef336c9134b53a"),
-            tier: Some("gold".into()),
-            scope: Scope::Read,
-            created: 1_795_252_529,
-            expires: Some(4_102_444_800),
-            last_used: None,
-            previous: None,
-        };
-        let second = KeyRecord {
-            id: "k_e17ruxhl".into(),
-            name: "website".into(),
-            digest: digest("sha256:31c75db0b26771e233c6d03df081763bbc31b3afeaee29b12033e13820efaf69"),
-            tier: None,
-            scope: Scope::Write,
-            expires: None,
-            last_used: Some(1_795_252_529),
-            ..first.clone()
-        };
-        assert_eq!(store.keys().await.unwrap(), [first, second]);
-        let exported = super::transfer::exported(&store).await;
-        assert_eq!(exported.lines().collect::<Vec<_>>(), FIRST_LINES);
-        assert_eq!(store.daily(0).await.unwrap(), []);
+        assert_eq!(Store::state(&at).await.unwrap(), StoreState::Current);
+        holds_the_first_records(&Store::open(&at, IfMissing::Make).await.unwrap()).await;
     }
     // And what the new schema brings can be written into it.
     let store = Store::open(&at, IfMissing::Make).await.unwrap();
     store.rotate_key("k_e17ruxhl", Digest::of(b"new"), Some(200), 100).await.unwrap();
     assert_eq!(store.add_daily(0, vec![("k_e17ruxhl".into(), 3)]).await.unwrap(), [("k_e17ruxhl".into(), 3)]);
     assert!(store.keys().await.unwrap()[1].previous.is_some());
+}
+
+async fn holds_the_first_records(store: &Arc<Store>) {
+    let (here, departed) = (guild("81384788765712384"), guild("555"));
+    let guilds = [
+        GuildRecord { id: departed, name: "Gone Fishing".into(), departed: true },
+        GuildRecord { id: here.clone(), name: "Night Watch".into(), departed: false },
+    ];
+    assert_eq!(store.guilds().await.unwrap(), guilds);
+    let first = KeyRecord {
+        id: "k_3p4g1ljt".into(),
+        name: "Ada's bot".into(),
+        guild: here,
+        digest: "sha256:9832673f484074c8ca5963f9739318e82bd56439bde7d06085ef336c9134b53a".parse().unwrap(),
+        tier: Some("gold".into()),
+        scope: Scope::Read,
+        created: 1_795_252_529,
+        expires: Some(4_102_444_800),
+        last_used: None,
+        previous: None,
+    };
+    let second = KeyRecord {
+        id: "k_e17ruxhl".into(),
+        name: "website".into(),
+        digest: "sha256:31c75db0b26771e233c6d03df081763bbc31b3afeaee29b12033e13820efaf69".parse().unwrap(),
+        tier: None,
+        scope: Scope::Write,
+        expires: None,
+        last_used: Some(1_795_252_529),
+        ..first.clone()
+    };
+    assert_eq!(store.keys().await.unwrap(), [first, second]);
+    assert_eq!(super::transfer::exported(store).await.lines().collect::<Vec<_>>(), FIRST_LINES);
+    assert_eq!(store.daily(0).await.unwrap(), []);
 }

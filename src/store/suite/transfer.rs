@@ -10,7 +10,7 @@ use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
 
 use super::*;
-use crate::model::NOTE_KINDS;
+use crate::model::{NOTE_KINDS, one_line};
 
 const SAMPLE: &str = r#"{"guild":"81384788765712384","name":"Night Watch"}
 {"guild":"81384788765712384","member":"190551803669118976","name":"Ada","points":1250}
@@ -153,15 +153,10 @@ pub(crate) async fn of_many_bad_lines_the_first_are_shown_and_the_rest_counted(k
     assert!(bad.to_string().ends_with("line 20: not JSON: expected value at column 1\n980 more bad lines"), "{bad}");
 }
 
+/// Texts are stored as one line. One of one repeated character may be as long as fits a line.
 fn text() -> impl Strategy<Value = String> {
-    // Texts are stored as one line.
-    any::<String>().prop_map(|text| crate::model::one_line(&text).into_owned())
-}
-
-/// A text of one repeated character, as long as fits a line.
-fn long_text() -> impl Strategy<Value = String> {
-    let text = (any::<char>(), 1000usize..200_000).prop_map(|(what, times)| what.to_string().repeat(times));
-    text.prop_map(|text| crate::model::one_line(&text).into_owned())
+    let long = (any::<char>(), 1000usize..200_000).prop_map(|(what, times)| what.to_string().repeat(times));
+    prop_oneof![9 => any::<String>().boxed(), 1 => long.boxed()].prop_map(|text| one_line(&text).into_owned())
 }
 
 fn record() -> impl Strategy<Value = Record> {
@@ -170,20 +165,18 @@ fn record() -> impl Strategy<Value = Record> {
     let number = || prop_oneof![0i64..4, Just(i64::MAX)];
     prop_oneof![
         (0u8..3, text()).prop_map(|(g, name)| Record::Guild { guild: guild(&format!("g{g}")), name }),
-        (ids(), text(), any::<i64>()).prop_map(move |(at, name, points)| {
+        (ids(), any::<char>(), any::<i64>()).prop_map(move |(at, name, points)| {
             let (guild, member) = place(at);
-            Record::Member { guild, member, name, points }
+            Record::Member { guild, member, name: one_line(&name.to_string()).into_owned(), points }
         }),
         (ids(), number(), text(), text(), any::<i64>()).prop_map(move |(at, id, author, text, number)| {
             let (guild, member) = place(at);
             Record::Note { guild, member, kind: &WARN, note: Note { id, author, text, number } }
         }),
-        (ids(), number(), text(), 1i64..=5, prop_oneof![3 => text().boxed(), 1 => long_text().boxed()]).prop_map(
-            move |(at, id, author, number, text)| {
-                let (guild, member) = place(at);
-                Record::Note { guild, member, kind: &REVIEW, note: Note { id, author, text, number } }
-            }
-        ),
+        (ids(), number(), text(), 1i64..=5, text()).prop_map(move |(at, id, author, number, text)| {
+            let (guild, member) = place(at);
+            Record::Note { guild, member, kind: &REVIEW, note: Note { id, author, text, number } }
+        }),
     ]
 }
 
