@@ -21,5 +21,3 @@ async fn a_server_sees_what_a_command_changes_within_a_second() {
     let reviewed = async || gate.get_reviews("bot", "7").await.body.contains("★): t");
     eventually(SECOND_AND_SLACK, "the imported review", reviewed).await;
 }
-
-on_both_stores!(a_server_sees_what_a_command_changes_within_a_second);
