@@ -52,7 +52,7 @@ async fn an_upstream_with_a_certificate_of_the_named_authority_is_asked_on_one_c
 async fn whoever_cannot_prove_the_name_is_sent_nothing() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     for (config, reason) in [
-        (stranger.server("127.0.0.1"), "those of origin.tls.ca"),
+        (stranger.server("127.0.0.1"), "is an intermediate missing"),
         (authority.server_of_authority("127.0.0.1"), "is that of an authority"),
         (authority.server("guilds.example.org"), "not valid for name"),
         (authority.expired_server("127.0.0.1"), "expired"),

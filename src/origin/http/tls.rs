@@ -66,7 +66,8 @@ impl Tls {
                         .to_owned()
                 }
                 () if text.contains("UnknownIssuer") => {
-                    format!("{text}; the authorities that are trusted are those of origin.tls.ca")
+                    "its certificate is not signed by an authority of origin.tls.ca (is an intermediate missing?)"
+                        .to_owned()
                 }
                 () => text,
             })
