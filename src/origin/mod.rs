@@ -28,8 +28,7 @@ pub struct OriginRequest<'r> {
 
 /// Permission to send one request to the origin, until it is dropped. An HTTP origin has `max_in_flight` of them. The
 /// built-in backend has no limit, since no key can make it slow for that key alone.
-#[derive(Debug)]
-pub struct Permit(#[expect(dead_code, reason = "it is held until it is dropped")] Option<http::Permit>);
+pub type Permit = Option<http::Permit>;
 
 /// The raw value of `Authorization`; `Debug` does not show it.
 #[derive(Clone, Copy)]
@@ -75,8 +74,8 @@ impl Origin {
     /// Waits for a permit for a request of `owner`, for at most `origin.queue_timeout`; then 21.
     pub async fn permit(&self, owner: Owner, id: RequestId) -> Result<Permit, Fault> {
         match self {
-            Origin::Builtin(_) => Ok(Permit(None)),
-            Origin::Http(http) => http.permit(owner, id).await.map(|permit| Permit(Some(permit))),
+            Origin::Builtin(_) => Ok(None),
+            Origin::Http(http) => http.permit(owner, id).await.map(Some),
         }
     }
 

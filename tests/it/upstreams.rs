@@ -237,6 +237,7 @@ async fn guarantee_8_an_upstream_that_stalls_keeps_one_caller_and_the_others_do_
         })
         .await;
     }
+    waiting[1].answer().await.is("0"); // the stalled one has the first turn
     // Each of these is answered before the next is sent, so the upstream with nothing in flight is chosen.
     for member in 10..40 {
         gate.get_points("bot", &member.to_string()).await.is("0");

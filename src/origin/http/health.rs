@@ -1,7 +1,7 @@
 //! Whether one address of an upstream is in use, as its requests and its health checks show. A few atomics, so that no
 //! request waits for another; that an address which is down is used where no other is up is the choice's rule, not a state.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::clock::Tick;
@@ -20,22 +20,20 @@ pub(super) struct Health {
     failures: AtomicU32,
     /// From when on a request may try it again, as a [`Tick`]; 0: it is not down.
     down_until: AtomicU64,
-    /// Whether so many checks failed, and since then not enough passed.
-    check_failed: AtomicBool,
-    /// Checks in a row whose result contradicts `check_failed`.
-    opposing_checks: AtomicU32,
+    /// Checks in a row that failed; below 0, so many have to pass until it is up again.
+    checks: AtomicI64,
 }
 
 impl Health {
     /// `has_checks`: a reload may have removed the checks since they failed.
     pub(super) fn is_up(&self, has_checks: bool) -> bool {
-        self.down_until.load(Relaxed) == 0 && !(has_checks && self.check_failed.load(Relaxed))
+        self.down_until.load(Relaxed) == 0 && !(has_checks && self.checks.load(Relaxed) < 0)
     }
 
     /// Whether the request at hand is the one that tries it again: it was down for long enough, and no other was faster.
     pub(super) fn begin_trial(&self, now: Tick, has_checks: bool) -> bool {
         let until = self.down_until.load(Relaxed);
-        let is_due = until != 0 && until <= now.0 && !(has_checks && self.check_failed.load(Relaxed));
+        let is_due = until != 0 && until <= now.0 && !(has_checks && self.checks.load(Relaxed) < 0);
         is_due && self.down_until.compare_exchange(until, now.plus(DOWN_FOR).0, Relaxed, Relaxed).is_ok()
     }
 
@@ -54,14 +52,17 @@ impl Health {
         failures >= MAX_FAILURES && self.down_until.swap(now.plus(DOWN_FOR).0, Relaxed) == 0
     }
 
-    /// A health check passed or failed; one at a time is made. Returns whether `check_failed` changed.
+    /// A health check passed or failed; one at a time is made. Returns whether that put it out or brought it back.
     pub(super) fn checked(&self, passed: bool, rules: &config::Health) -> bool {
-        let failed = self.check_failed.load(Relaxed);
-        let opposing = if passed == failed { self.opposing_checks.load(Relaxed) + 1 } else { 0 };
-        let changes = opposing >= if failed { rules.rise } else { rules.fall };
-        self.check_failed.store(failed != changes, Relaxed);
-        self.opposing_checks.store(if changes { 0 } else { opposing }, Relaxed);
-        changes
+        let before = self.checks.load(Relaxed);
+        let after = match passed {
+            true if before < 0 => before + 1,
+            true => 0,
+            false if (0..i64::from(rules.fall) - 1).contains(&before) => before + 1,
+            false => -i64::from(rules.rise),
+        };
+        self.checks.store(after, Relaxed);
+        (before < 0) != (after < 0)
     }
 }
 
