@@ -179,9 +179,13 @@ async fn survives(mut gate: TestGateway, server: Option<&Postgres>) {
         eventually(PATIENCE, "it can be written to again", last).await;
         for (member, before) in &mut before {
             let member_text = member.to_string();
-            let read = async || gate.get_points("bot", &member_text).await.status == 200;
+            let mut found = None;
+            let read = async || {
+                found = gate.get_points("bot", &member_text).await.body.parse::<i64>().ok();
+                found.is_some()
+            };
             eventually(PATIENCE, "it can be read again", read).await;
-            let found: i64 = gate.get_points("bot", &member_text).await.body.parse().unwrap();
+            let found = found.unwrap();
             let of_it: Vec<Write> = writes.iter().filter(|write| write.member == *member).copied().collect();
             if let Some(why) = wrong(found, *before, &of_it) {
                 panic!(

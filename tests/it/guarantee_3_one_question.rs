@@ -86,7 +86,7 @@ async fn guarantee_3_a_failed_question_fails_its_followers_and_the_next_caller_a
 #[tokio::test]
 async fn guarantee_3_a_refusal_of_one_key_is_one_question_and_delays_no_other_key_of_its_guild() {
     let gate = TestGateway::before_http().key("bot").key("dead").key("slow").points("7", 3);
-    let gate = gate.set("cache.points.ttl", r#""0s""#).start().await;
+    let gate = gate.set("cache.points.ttl", r#""0s""#).set("cache.points.stale_if_error", r#""0s""#).start().await;
     for (key, status, line, code) in [("dead", 401, "02 | Incorrect API key!", 2), ("slow", 429, "slow down", 21)] {
         let (hold, asked) = (Gate::shut(), gate.origin().asked("getPoints"));
         gate.origin().next("getPoints", Act::HoldThen(hold.clone(), status, line.into()));
