@@ -27,8 +27,8 @@ fn promtool(args: &[&str], input: &str) {
     assert!(output.status.success() && output.stderr.is_empty(), "promtool {args:?}: {said}\n{input}");
 }
 
-/// What callers did is counted by operation, outcome and use of the cache. The text.
-async fn what_callers_did_is_counted(gate: &TestGateway) -> String {
+/// What callers did is counted by operation, outcome and use of the cache.
+async fn what_callers_did_is_counted(gate: &TestGateway) {
     gate.get_points("bot", "7").await.is("3").is_miss();
     gate.get_points("bot", "7").await.is("3").is_hit();
     gate.set_points("bot", "7", 5).await;
@@ -56,7 +56,6 @@ async fn what_callers_did_is_counted(gate: &TestGateway) -> String {
     let answers = text.lines().find(|line| line.starts_with("guildgate_upstream_duration_seconds_count{upstream="));
     assert!(answers.unwrap().ends_with(" 3"), "two reads and a write: {answers:?}");
     assert!(!text.contains("nobody") && !text.contains("gg_"), "{text}");
-    text
 }
 
 /// All words in a text that look like a metric.
@@ -71,9 +70,12 @@ async fn what_callers_did_is_counted_as_openmetrics_and_rules_board_and_page_nam
     let rules = folder.join("alerts.yml");
     promtool(&["check", "rules", rules.to_str().unwrap()], "");
     let (mut there, mut families) = (BTreeSet::new(), BTreeSet::new());
-    for gate in [TestGateway::before_http(), TestGateway::builder()] {
-        let gate = gate.key("bot").points("7", 3).tls().admin().start().await;
-        gate.get_points("bot", "7").await.is("3");
+    for (is_http, gate) in [(true, TestGateway::before_http()), (false, TestGateway::builder())] {
+        let gate = gate.key("bot").key_of_tier("slow", "slow").points("7", 3).tls().admin();
+        let gate = gate.set("limits.tiers.slow.rate", r#""1/h""#).set("limits.tiers.slow.burst", "1").start().await;
+        if is_http {
+            what_callers_did_is_counted(&gate).await;
+        }
         let open = gate.admin().await.send("GET", "/metrics", &[("accept", "text/plain")], "").await;
         assert_eq!(open.header("content-type"), "application/openmetrics-text; version=1.0.0; charset=utf-8");
         let text = open.text;
@@ -92,10 +94,8 @@ async fn what_callers_did_is_counted_as_openmetrics_and_rules_board_and_page_nam
         }
     }
     let redis = Redis::start(&[]).await;
-    let gate = TestGateway::before_http().key("bot").key_of_tier("slow", "slow").points("7", 3).admin();
-    let gate = gate.set("limits.tiers.slow.rate", r#""1/h""#).set("limits.tiers.slow.burst", "1");
-    let gate = gate.set("cluster.redis", &format!("{:?}", redis.url())).start().await;
-    there.extend(metrics_in(&what_callers_did_is_counted(&gate).await));
+    let gate = TestGateway::before_http().set("cluster.redis", &format!("{:?}", redis.url())).admin().start().await;
+    there.extend(metrics_in(&gate.admin().await.get("/metrics").await.text));
     let page = include_str!("../../docs/admin.md").lines().filter(|line| line.starts_with("| `"));
     assert_eq!(metrics_in(&page.collect::<String>()), families);
     for name in ["alerts.yml", "grafana.json"] {

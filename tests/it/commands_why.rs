@@ -90,7 +90,9 @@ async fn a_request_is_explained_with_its_key_limit_cache_and_answer_wherever_its
         assert!(!said.contains("a wrong key"), "{said}");
         says(&explained(&gate, &nowhere), &["a request that named no operation", "10 | Unknown operation!"]);
         wherever_its_log_is(gate.world(), &hit);
-        a_change_since_is_named(&gate, &hit);
+        if format == "text" {
+            a_change_since_is_named(&gate, &hit);
+        }
     }
 }
 
@@ -98,17 +100,18 @@ async fn a_request_is_explained_with_its_key_limit_cache_and_answer_wherever_its
 /// lines.
 fn wherever_its_log_is(world: &World, id: &str) {
     let log = world.text("access.log");
-    let gone = "f".repeat(32);
+    let gone = "\u{1b}[31mgone";
     std::fs::rename(world.path("access.log"), world.path("access.log.1")).unwrap();
     world.write("access.log", "");
     says(&world.run(&["why", id]).done().stdout, &["sent getPoints"]);
-    world.run(&["why", &gone]).failed(1).names(&[&gone, "access.log, ", "access.log.1", "X-Request-Id"]);
+    let ran = world.run(&["why", gone]).failed(1).names(&["[31mgone", "access.log, ", "access.log.1", "X-Request-Id"]);
+    assert!(!ran.stderr.contains('\u{1b}'), "{ran:?}");
     assert!(Command::new("gzip").arg(world.path("access.log.1")).status().unwrap().success());
     let whole = world.read("access.log.1.gz");
     world.write("twice.gz", [&*whole, &whole].concat());
     says(&world.run(&["why", id, "access.log", "twice.gz"]).done().stdout, &["sent getPoints"]);
     world.write("cut.gz", &whole[..whole.len() - 12]);
-    let ran = world.run(&["why", &gone, "cut.gz"]).failed(1).names(&["cut.gz cannot be read: "]);
+    let ran = world.run(&["why", gone, "cut.gz"]).failed(1).names(&["cut.gz cannot be read: "]);
     assert!(ran.stdout.is_empty(), "{ran:?}");
 
     let prefixed = |line: &str| format!("Nov 22 15:50:33 host guildgate[7]: {line}\n");
@@ -121,7 +124,6 @@ fn wherever_its_log_is(world: &World, id: &str) {
     world.run(&["why", id]).failed(1).names(&["log.access is \"\"", "set it to a path"]);
     world.edit("gateway.toml", r#"access = """#, r#"access = "access.log""#);
     world.write("access.log", log);
-    assert!(!world.run(&["why", "\u{1b}[31m"]).failed(1).stderr.contains('\u{1b}'));
 }
 
 /// A configuration that has changed since and a key that is gone are named.

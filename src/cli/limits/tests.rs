@@ -385,13 +385,14 @@ async fn a_bad_config_exits_with_2_and_what_is_no_record_or_an_empty_one_with_1(
         ("plan @gateway.toml --log @none.log", 1, &["none.log: No such file"]),
         ("suggest --log @gateway.toml", 1, &["gateway.toml is no record of decisions", "log.decisions"]),
         ("suggest --log @", 1, &["is no file"]),
-        ("plan @gateway.toml --log @d.log", 1, &["nothing to plan with", "no decision is recorded", "within a second"]),
+        ("plan @gateway.toml --log @d.log", 1, &["nothing to plan with"]),
         ("suggest --log @d.log", 1, &["nothing to suggest from"]),
     ] {
         let (out, result) = run(line).await;
         let (found, message) = result.expect_err(line);
         assert!(found == code && words.iter().all(|word| message.contains(word)), "{line}: {found} {message}");
-        assert!(line.starts_with("plan") || out.is_empty(), "a redirected file holds no half section: {out}");
+        let printed = if message.contains("to plan with") { "There are no decisions, so nothing is known" } else { "" };
+        assert!(out.contains(printed) && out.is_empty() == printed.is_empty(), "no half section: {line}: {out}");
     }
     assert!(matches!(run("suggest --log @d.log --json").await, (out, Ok(())) if out == "[]\n"));
 }
