@@ -20,7 +20,7 @@ use h2::Reason;
 use h2::server::Connection;
 use pingora::protocols::Stream;
 use pingora::protocols::http::v2::server::{H2Options, default_h2_options, handshake};
-use tokio::time::{Instant, Sleep, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Edge;
 use super::accept::Peer;
@@ -75,22 +75,10 @@ pub(super) async fn serve(
         () = &mut over => return,
     };
     let mut requests = FuturesUnordered::new();
-    let mut in_order = false;
-    if let Ok(Ok(h2)) = h2 {
-        let mut connection = Http2Connection {
-            edge,
-            peer,
-            io: io.clone(),
-            h2,
-            requests,
-            answered: None,
-            drained_by: None,
-            ends_by: None,
-            timer: None,
-        };
-        in_order = connection.run(stop, over).await;
-        requests = connection.requests;
-    }
+    let in_order = match h2 {
+        Ok(Ok(h2)) => run((edge, peer, &io), h2, &mut requests, stop, over).await,
+        Ok(Err(_)) | Err(_) => false,
+    };
     // The requests continue without their caller: others may wait for the same answer from the origin, and a write must
     // not be left half done.
     let ended = async { while requests.next().await.is_some() {} };
@@ -115,87 +103,64 @@ fn options(server: &Server) -> H2Options {
     options
 }
 
-struct Http2Connection<'e> {
-    edge: &'e Edge,
-    peer: Peer,
-    io: Bounded,
-    h2: Connection<Stream, Bytes>,
-    requests: FuturesUnordered<BoxFuture<'e, ()>>,
-    /// When the last request was answered, from which idleness counts.
-    answered: Option<Instant>,
-    /// Until when the peer may still send requests, if none is being answered.
-    drained_by: Option<Instant>,
-    /// The connection is being ended; if the peer does not take that, it is dropped at this time.
-    ends_by: Option<Instant>,
-    timer: Option<Pin<Box<Sleep>>>,
+/// Runs a connection to its end. Returns whether that came without a fault of the peer.
+async fn run<'e>(
+    (edge, peer, io): (&'e Edge, Peer, &Bounded),
+    mut h2: Connection<Stream, Bytes>,
+    requests: &mut FuturesUnordered<BoxFuture<'e, ()>>,
+    mut stop: Pin<Box<impl Future<Output = ()>>>,
+    mut over: Pin<&mut impl Future<Output = ()>>,
+) -> bool {
+    let idle_timeout = || edge.gateway.state().config.server.idle_timeout;
+    let first_by = peer.accepted_at + edge.gateway.state().config.server.header_timeout;
+    let mut timer = None;
+    // When the last request was answered; until when the peer may still send one, once the process drains.
+    let (mut answered, mut drained_by) = (None, None);
+    let mut stopped = false;
+    loop {
+        // Beyond that number the connection is driven and no request accepted: a reset frees a stream, but not its
+        // request here, or a peer could have any number of them.
+        let is_full = requests.len() >= MAX_REQUESTS;
+        let accepted = poll_fn(|cx| match is_full {
+            false => h2.poll_accept(cx),
+            true => h2.poll_closed(cx).map(|closed| closed.err().map(Err)),
+        });
+        let flooded = poll_fn(|_| if io.is_flooded() { Poll::Ready(()) } else { Poll::Pending });
+        let idle_until = drained_by.or_else(|| Some(answered? + idle_timeout())).unwrap_or(first_by);
+        tokio::select! {
+            biased;
+            // All requests that have come are accepted before any is answered.
+            accepted = accepted => match accepted {
+                Some(Ok((request, respond))) => {
+                    requests.push(Box::pin(stream::answer(edge, peer, io.clone(), request, respond)));
+                }
+                Some(Err(_)) => return false, // the crate has sent the reason to the peer
+                None => return true,
+            },
+            () = flooded => {
+                go_away(h2, Reason::ENHANCE_YOUR_CALM).await;
+                return false;
+            }
+            Some(()) = requests.next() => {
+                // Answers that are ready at once are sent in one write, when the connection is polled next.
+                while let Some(Some(())) = requests.next().now_or_never() {}
+                answered = Some(Instant::now());
+            }
+            () = &mut stop, if !stopped => {
+                stopped = true;
+                h2.graceful_shutdown();
+            }
+            () = &mut over, if drained_by.is_none() => {
+                drained_by = Some(Instant::now() + DRAIN_TIME);
+                h2.graceful_shutdown();
+            }
+            () = wait_until(&mut timer, idle_until), if requests.is_empty() => return go_away(h2, Reason::NO_ERROR).await,
+        }
+    }
 }
 
-impl Http2Connection<'_> {
-    /// Runs the connection to its end. Returns whether that came without a fault of the peer.
-    async fn run(
-        &mut self,
-        mut stop: Pin<Box<impl Future<Output = ()>>>,
-        mut over: Pin<&mut impl Future<Output = ()>>,
-    ) -> bool {
-        let mut stopped = false;
-        loop {
-            let deadline = self.deadline();
-            let Http2Connection { io, h2, requests, timer, .. } = self;
-            // Beyond that number the connection is driven and no request accepted: a reset frees a stream, but not its
-            // request here, or a peer could have any number of them.
-            let is_full = requests.len() >= MAX_REQUESTS;
-            let accepted = poll_fn(|cx| match is_full {
-                false => h2.poll_accept(cx),
-                true => h2.poll_closed(cx).map(|closed| closed.err().map(Err)),
-            });
-            let flooded = poll_fn(|_| if io.is_flooded() { Poll::Ready(()) } else { Poll::Pending });
-            tokio::select! {
-                biased;
-                // All requests that have come are accepted before any is answered.
-                accepted = accepted => match accepted {
-                    Some(Ok((request, respond))) => {
-                        requests.push(Box::pin(stream::answer(self.edge, self.peer, io.clone(), request, respond)));
-                    }
-                    Some(Err(_)) => return false, // the crate has sent the reason to the peer
-                    None => return !io.is_flooded(),
-                },
-                () = flooded, if self.ends_by.is_none() => self.go_away(Reason::ENHANCE_YOUR_CALM),
-                Some(()) = requests.next() => {
-                    // Answers that are ready at once are sent in one write, when the connection is polled next.
-                    while let Some(Some(())) = requests.next().now_or_never() {}
-                    self.answered = Some(Instant::now());
-                }
-                () = &mut stop, if !stopped => {
-                    stopped = true;
-                    h2.graceful_shutdown();
-                }
-                () = &mut over, if self.drained_by.is_none() => {
-                    self.drained_by = Some(Instant::now() + DRAIN_TIME);
-                    h2.graceful_shutdown();
-                }
-                () = wait_until(timer, deadline), if self.ends_by.is_some() || requests.is_empty() => {
-                    if self.ends_by.is_some() {
-                        return false;
-                    }
-                    self.go_away(Reason::NO_ERROR);
-                }
-            }
-        }
-    }
-
-    /// When a connection that is being ended is dropped, and one without requests is ended.
-    fn deadline(&self) -> Instant {
-        let server = &self.edge.gateway.state().config.server;
-        match (self.ends_by, self.drained_by, self.answered) {
-            (Some(deadline), ..) | (None, Some(deadline), _) => deadline,
-            (None, None, Some(answered)) => answered + server.idle_timeout,
-            (None, None, None) => self.peer.accepted_at + server.header_timeout,
-        }
-    }
-
-    /// Ends the connection as soon as the GOAWAY is sent.
-    fn go_away(&mut self, reason: Reason) {
-        self.ends_by = Some(Instant::now() + DRAIN_TIME);
-        self.h2.abrupt_shutdown(reason);
-    }
+/// Ends a connection. Returns whether the peer has taken the GOAWAY.
+async fn go_away(mut h2: Connection<Stream, Bytes>, reason: Reason) -> bool {
+    h2.abrupt_shutdown(reason);
+    timeout(DRAIN_TIME, poll_fn(|cx| h2.poll_closed(cx))).await.is_ok()
 }
