@@ -42,19 +42,31 @@ impl ConnectionLimiter {
     /// A permit for a connection from `address` (`None`: over a Unix socket), if the limits allow one more.
     pub(super) fn acquire(self: &Arc<Self>, address: Option<IpAddr>) -> Option<ConnectionPermit> {
         let network = address.filter(|_| self.max_per_address > 0).map(network);
+        match self.take(network) {
+            Ok(()) => Some(ConnectionPermit { limiter: self.clone(), network }),
+            Err(setting) => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(setting, "too many connections; closed a new one");
+                None
+            }
+        }
+    }
+
+    /// Counts one more, or says which limit is reached.
+    fn take(&self, network: Option<u64>) -> Result<(), &'static str> {
         let mut open = self.open.lock();
         if open.all >= self.max {
-            return self.refuse("server.max_connections");
+            return Err("server.max_connections");
         }
         if let Some(network) = network {
             let count = open.by_network.entry(network).or_insert(0);
             if *count >= self.max_per_address {
-                return self.refuse("server.max_connections_per_address");
+                return Err("server.max_connections_per_address");
             }
             *count += 1;
         }
         open.all += 1;
-        Some(ConnectionPermit { limiter: self.clone(), network })
+        Ok(())
     }
 
     /// The number of open connections.
@@ -65,12 +77,6 @@ impl ConnectionLimiter {
     /// How many connections were closed at accept.
     pub(super) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
-    }
-
-    fn refuse(&self, setting: &'static str) -> Option<ConnectionPermit> {
-        self.refused.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(setting, "too many connections; closed a new one");
-        None
     }
 }
 

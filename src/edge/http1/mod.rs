@@ -50,8 +50,8 @@ pub(super) struct Connection<'e> {
     out: Vec<u8>,
     /// Memory for a body that did not come with its header.
     body: Vec<u8>,
-    /// From when the deadline of the header that is awaited or read counts: the accept, its first byte, or the answer before
-    /// it if it came with that one's request.
+    /// From when the deadline of the header that is awaited or read counts: the accept, its first byte, or the end of the
+    /// request before it if it came with that one. The turn of its request begins no earlier.
     header_began: Instant,
     /// When the last bytes between requests came, from which the access log counts.
     arrived: Instant,
@@ -71,7 +71,7 @@ enum Next {
 /// How a connection ends, once its last answer is sent.
 #[derive(Debug, PartialEq, Eq)]
 enum Ending {
-    /// The caller asked for the close and sends no more (RFC 9112, 9.6), so its end need not be awaited.
+    /// Nothing more is expected: the caller asked for the close (RFC 9112, 9.6), or has sent nothing of a request.
     AtOnce,
     InOrder,
     /// The last answer was sent before its request had come whole.
@@ -137,7 +137,7 @@ impl Connection<'_> {
         let read = tokio::select! {
             biased;
             read = self.stream.read(&mut self.buffer, u64::MAX, deadline) => read,
-            () = over, if is_idle => return Err(Ending::InOrder),
+            () = over, if is_idle => return Err(Ending::AtOnce),
         };
         match read {
             Ok(1..) => {
@@ -148,7 +148,7 @@ impl Connection<'_> {
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::TimedOut && !is_idle => Err(self.refuse(Fault::TooSlow)),
-            Ok(0) | Err(_) => Err(Ending::InOrder),
+            Ok(0) | Err(_) => Err(Ending::AtOnce),
         }
     }
 
@@ -180,6 +180,7 @@ impl Connection<'_> {
             self.go_on(next).await?;
             if self.out.len() > MAX_GATHERED {
                 self.send().await?;
+                self.header_began = Instant::now();
             }
             answers += 1;
         }
@@ -207,6 +208,7 @@ impl Connection<'_> {
                 if !self.stream.drain(bytes, Instant::now() + DRAIN_TIME).await {
                     return Err(Ending::Early);
                 }
+                self.header_began = Instant::now();
             }
         }
         Ok(())
@@ -265,6 +267,7 @@ impl Connection<'_> {
         if let Some(text) = long {
             self.send().await?;
             self.stream.write(text.as_bytes()).await.map_err(|_| Ending::InOrder)?;
+            self.header_began = Instant::now();
         }
         next
     }
