@@ -1,7 +1,7 @@
 //! The transport of an HTTP/2 connection as Pingora takes it, under the two bounds that neither Pingora nor the `h2`
 //! crate has: how many bytes a peer may send for which nothing is answered, and how long it may leave what was written
-//! to it. It looks at no byte. A write that takes too long fails; of too many bytes it only tells, and `http2` ends the
-//! connection.
+//! to it. It looks at no byte. A write that takes too long resets the connection; of too many bytes it only tells, and
+//! `http2` ends the connection.
 
 use std::io;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use super::timed_stream::WRITE_PART;
-use super::transport::Transport;
+use super::transport::{Transport, socket_mut};
 use crate::config::Server;
 
 /// The bytes for which nothing is answered are so many of the largest requests.
@@ -35,7 +35,7 @@ pub(super) struct Bounded(Arc<Mutex<Inner>>);
 
 #[derive(Debug)]
 struct Inner {
-    /// `None` once the connection is over.
+    /// `None` once the connection is over, or was reset.
     transport: Option<Transport>,
     /// Bytes read since an answer was sent or a request took bytes of its body, and the most of them.
     unanswered: usize,
@@ -98,6 +98,10 @@ impl Inner {
                 let write_timeout = self.write_timeout;
                 let timer = self.stalled.get_or_insert_with(|| Box::pin(sleep(write_timeout)));
                 ready!(timer.as_mut().poll(cx));
+                // What the peer has not taken must not stay in the kernel either.
+                if let Some(mut transport) = self.transport.take() {
+                    socket_mut(&mut transport).set_reset(true);
+                }
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
             Poll::Ready(Ok(done)) if self.stalled.is_some() => {

@@ -27,7 +27,7 @@ use super::accept::Peer;
 use super::io::Bounded;
 use super::limiter::ConnectionPermit;
 use super::request::MAX_FIELDS;
-use super::timed_stream::{DRAIN_TIME, TimedStream, WRITE_PART, wait_until};
+use super::timed_stream::{DRAIN_TIME, TimedStream, WRITE_PART};
 use super::transport::Transport;
 use crate::config::Server;
 
@@ -113,7 +113,6 @@ async fn run<'e>(
 ) -> bool {
     let idle_timeout = || edge.gateway.state().config.server.idle_timeout;
     let first_by = peer.accepted_at + edge.gateway.state().config.server.header_timeout;
-    let mut timer = None;
     // When the last request was answered; until when the peer may still send one, once the process drains.
     let (mut answered, mut drained_by) = (None, None);
     let mut stopped = false;
@@ -154,7 +153,7 @@ async fn run<'e>(
                 drained_by = Some(Instant::now() + DRAIN_TIME);
                 h2.graceful_shutdown();
             }
-            () = wait_until(&mut timer, idle_until), if requests.is_empty() => return go_away(h2, Reason::NO_ERROR).await,
+            () = sleep_until(idle_until), if requests.is_empty() => return go_away(h2, Reason::NO_ERROR).await,
         }
     }
 }
