@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use super::timed_stream::WRITE_PART;
-use super::transport::{Transport, socket_mut};
+use super::transport::{Transport, set_reset};
 use crate::config::Server;
 
 /// The bytes for which nothing is answered are so many of the largest requests.
@@ -99,8 +99,8 @@ impl Inner {
                 let timer = self.stalled.get_or_insert_with(|| Box::pin(sleep(write_timeout)));
                 ready!(timer.as_mut().poll(cx));
                 // What the peer has not taken must not stay in the kernel either.
-                if let Some(mut transport) = self.transport.take() {
-                    socket_mut(&mut transport).set_reset(true);
+                if let Some(transport) = self.transport.take() {
+                    set_reset(&transport);
                 }
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }

@@ -20,7 +20,7 @@ use h2::Reason;
 use h2::server::Connection;
 use pingora::protocols::Stream;
 use pingora::protocols::http::v2::server::{H2Options, default_h2_options, handshake};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::Edge;
 use super::accept::Peer;
