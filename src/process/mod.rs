@@ -100,7 +100,7 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
         let mut looked = reload::look(reload::all_files(&file, &loaded.config));
         looked.extend(before);
         let inputs = preflight::check(&loaded)?;
-        log_warnings(&loaded, &inputs);
+        log_warnings(&loaded, &inputs.warnings(&loaded.config));
         // Until the start is done, a stop signal ends the process at once.
         let mut stop_signals =
             [listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?, listen(SignalKind::quit())?];
@@ -134,10 +134,10 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
 }
 
 /// What the operator should know of a configuration, and need not change.
-fn log_warnings(loaded: &Loaded, inputs: &preflight::Inputs) {
+fn log_warnings(loaded: &Loaded, others: &[String]) {
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     loaded.config.limits.shadow_warning().inspect(|warning| tracing::warn!("{warning}"));
-    inputs.warnings(&loaded.config).iter().for_each(|warning| tracing::warn!("{warning}"));
+    others.iter().for_each(|warning| tracing::warn!("{warning}"));
 }
 
 /// The first line of a start: what runs, and by which configuration.

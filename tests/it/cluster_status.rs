@@ -117,7 +117,7 @@ async fn the_two_processes_of_a_hand_over_are_shown_without_a_warning() {
     let redis = RedisDatabase::new().await;
     let mut here = node(&redis.url()).set("server.handover", r#""handover.sock""#).start().await;
     let request = here.request("getPoints", "bot", "memberID=7");
-    let held = HeldBody::begin(&here, Version::Http1, request).await;
+    let held = HeldBody::begin(&here, request).await;
     let mut before = here.replace().await;
     let both = async || {
         let ran = status(&here).done();

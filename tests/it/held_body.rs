@@ -14,17 +14,15 @@ async fn guarantee_7_a_key_taken_out_of_its_file_while_its_body_is_held_back_and
     let mut gate = gate().start().await;
     gate.get_points("bot", "7").await.is("3");
     let mut held = Vec::new();
-    for version in Version::BOTH {
-        for (operation, body) in [
-            ("setPoints", "memberID=7&amount=666"),
-            ("getReviews", "memberID=7"),
-            ("getPoints", "memberID=7"),
-            ("getPoints", "memberID=x"),
-        ] {
-            held.push(HeldBody::begin(&gate, version, gate.request(operation, "bot", body)).await);
-        }
+    for (operation, body) in [
+        ("setPoints", "memberID=7&amount=666"),
+        ("getReviews", "memberID=7"),
+        ("getPoints", "memberID=7"),
+        ("getPoints", "memberID=x"),
+    ] {
+        held.push(HeldBody::begin(&gate, gate.request(operation, "bot", body)).await);
     }
-    let kept = HeldBody::begin(&gate, Version::Http1, gate.request("getPoints", "other", "memberID=7")).await;
+    let kept = HeldBody::begin(&gate, gate.request("getPoints", "other", "memberID=7")).await;
     gate.process().signal(Signal::SIGTERM);
     gate.has_said("stopping: ").await;
     gate.world().remove_key("bot");
@@ -55,9 +53,7 @@ async fn a_body_held_back_over_a_reload_brings_nothing_of_the_old_origin_whose_a
     other.put_points("1", 100);
     other.put_points("7", 4);
     let mut held = Vec::new();
-    for version in Version::BOTH {
-        held.push(HeldBody::begin(&gate, version, gate.request("getPoints", "bot", "memberID=7")).await);
-    }
+    held.push(HeldBody::begin(&gate, gate.request("getPoints", "bot", "memberID=7")).await);
     let hold = Gate::shut();
     gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
     let mut asking = gate.connect_and_send(gate.request("getPoints", "new", "memberID=7")).await;
@@ -82,10 +78,8 @@ async fn a_learned_key_is_not_proven_by_the_word_of_an_origin_that_is_not_asked_
     other.put_points("7", 4);
     let mut held = Vec::new();
     gate.get_points("bot", "7").await.is("3");
-    for version in Version::BOTH {
-        held.push(HeldBody::begin(&gate, version, gate.request("getPoints", "bot", "memberID=7")).await);
-        held.push(HeldBody::begin(&gate, version, gate.request("setPoints", "bot", "memberID=7&amount=9")).await);
-    }
+    held.push(HeldBody::begin(&gate, gate.request("getPoints", "bot", "memberID=7")).await);
+    held.push(HeldBody::begin(&gate, gate.request("setPoints", "bot", "memberID=7&amount=9")).await);
     let hold = Gate::shut();
     gate.origin().next("getWarns", Act::HoldAnswer(hold.clone()));
     let mut asking = gate.connect_and_send(gate.request("getWarns", "bot", "memberID=7")).await;

@@ -168,22 +168,3 @@ async fn guarantee_7_more_requests_of_callers_who_hung_up_than_files_may_be_open
     let is_refused = async || kept.ask(&request).await.code() == Some(2);
     eventually(SECOND_AND_SLACK, "the removed key is refused", is_refused).await;
 }
-
-#[tokio::test]
-async fn a_key_that_is_removed_from_the_file_while_a_start_waits_for_the_store_is_refused_from_its_first_request_on() {
-    let gate = TestGateway::builder().keys_in_file().key("bot").key("other").points("7", 3);
-    let (world, _, secrets) = gate.prepare().await;
-    let store = world.path("guildgate.db").canonicalize().unwrap();
-    let holder = rusqlite::Connection::open(&store).unwrap();
-    holder.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN IMMEDIATE; DELETE FROM member").unwrap();
-    let mut process = world.serve(&[]);
-    // By then it has read the key file.
-    eventually(PATIENCE, "it waits for the store", async || process.open_files().any(|name| name == store)).await;
-    world.remove_key("bot");
-    holder.execute_batch("ROLLBACK").unwrap();
-    drop(holder);
-    let mut connection = Connection::to(process.ready().await).await;
-    let request = |key: &str| Request::post("/getPoints", "memberID=7").key(&secrets[key]);
-    connection.ask(&request("bot")).await.is_refused(401, "02 | Incorrect API key!");
-    connection.ask(&request("other")).await.is("3");
-}

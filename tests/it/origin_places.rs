@@ -3,9 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
-
 use crate::support::*;
 
 /// How many of the default 256 places one key can take, and how many a second key can take after it.
@@ -258,30 +255,4 @@ async fn reload(gate: &mut TestGateway, from: &str, to: &str) {
     let before = told(gate);
     gate.reload_with(from, to);
     eventually(PATIENCE, "the reload", || async { told(gate) > before }).await;
-}
-
-#[tokio::test]
-async fn a_key_that_is_removed_while_its_questions_hang_and_put_back_holds_no_more_places_than_before() {
-    let gate = gate().set("origin.queue_timeout", r#""0s""#);
-    let gate = gate.set("limits.tiers.standard.in_flight", &FIRST_SHARE.to_string()).start().await;
-    let hold = Gate::shut();
-    gate.origin().always(Act::HoldAll(hold.clone()));
-    let mut asking = Vec::new();
-    for request in reads(&gate, "a", FIRST_SHARE) {
-        let mut stream = TcpStream::connect(gate.address()).await.unwrap();
-        stream.set_zero_linger().unwrap();
-        stream.write_all(&request.bytes()).await.unwrap();
-        asking.push(stream);
-    }
-    gate.origin().has_been_asked("getPoints", FIRST_SHARE).await;
-    drop(asking); // resets the connections
-    let is_refused_a_place = async || gate.get_points("a", "7").await.code() == Some(21);
-    eventually(PATIENCE, "none of them is in flight any more", is_refused_a_place).await;
-    let keys = gate.world().text("keys.toml");
-    let without = gate.world().keys_without("a");
-    gate.edit_key_file(&keys, &without).await;
-    gate.edit_key_file(&without, &keys).await;
-    gate.get_points("a", "7").await.is_unavailable();
-    hold.open();
-    eventually(PATIENCE, "the places come back", async || gate.get_points("a", "7").await.body == "0").await;
 }

@@ -30,7 +30,7 @@ async fn while_the_delay_passes_the_health_path_says_503_everything_else_goes_on
     let (mut kept, mut http2) = (gate.connect().await, gate.http2().await);
     kept.ask(&ask).await.is("3");
     http2.ask(&ask).await.is("3");
-    let _held = HeldBody::begin(&gate, Version::Http1, ask.clone()).await;
+    let _held = HeldBody::begin(&gate, ask.clone()).await;
     gate.process().signal(Signal::SIGTERM);
     gate.has_said(DELAYED).await;
     for _ in 0..3 {
@@ -61,7 +61,7 @@ async fn while_the_delay_passes_the_health_path_says_503_everything_else_goes_on
 #[tokio::test]
 async fn after_the_delay_the_listeners_close_and_what_is_under_way_is_finished() {
     let mut gate = gate().set("server.body_timeout", r#""60s""#).set("server.drain_delay", r#""300ms""#).start().await;
-    let held = HeldBody::begin(&gate, Version::Http1, gate.request("getPoints", "bot", "memberID=7")).await;
+    let held = HeldBody::begin(&gate, gate.request("getPoints", "bot", "memberID=7")).await;
     let begin = Instant::now();
     gate.process().signal(Signal::SIGTERM);
     gate.has_said(DELAYED).await;

@@ -97,7 +97,7 @@ impl Reloader {
         let running = self.gateway.state().origin.clone();
         let origin = origin.map_or(running, |origin| Arc::new(Origin::Http(origin)));
         self.gateway.reload(reloaded.config, origin, NewKeys::Unchanged);
-        log_warnings(&loaded);
+        log_warnings(&loaded, &[]);
         self.admin.reloads.accept(self.gateway.clock().unix());
         *self.admin.config.write() = ConfigInForce { loaded: Arc::new(loaded), after_restart: after_restart.clone() };
         ReloadOutcome { changed, after_restart, ..ReloadOutcome::default() }

@@ -45,7 +45,7 @@ pub use excess::excess;
 pub use gateway::TestGateway;
 pub use hanging_disk::{HangingDisk, Hangs};
 pub use haproxy::HaProxy;
-pub use held::{HeldBody, Version};
+pub use held::HeldBody;
 pub use http2::Http2;
 pub use origin::{Act, Break, Cut, Gate, ScriptedOrigin, Seen};
 pub use patience::{PATIENCE, SECOND_AND_SLACK, eventually, unix_now};
