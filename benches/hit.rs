@@ -119,7 +119,6 @@ fn handle(c: &mut Criterion) {
             upstream_us: None,
             upstream_error: None,
             config: gateway.state().config.hash,
-            #[cfg(feature = "otlp")]
             span: None,
         };
         let answered = Instant::now();

@@ -4,7 +4,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,9 @@ const QUEUE: usize = 16_384;
 
 /// The name of the thread that reads the feed.
 pub(super) const FEED: &str = "store-feed";
+
+/// How often it is looked for another server in the place of one that has become read-only.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How long closing waits for jobs that have begun, of which only a long list takes more than milliseconds.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
@@ -60,8 +63,10 @@ struct Conns {
     opener: Arc<Opener>,
     /// Each with the value of [`Opener::led`] when it was opened.
     idle: Mutex<Vec<(u64, Box<dyn Conn>)>>,
-    /// They read the feed, four times a second: a server that has become read-only is left for another one, if there is one.
+    /// They read the feed, four times a second, and see first that their server has become read-only.
     are_of_feed: bool,
+    /// A thread looks for another server.
+    looks: Arc<AtomicBool>,
 }
 
 /// The threads. They end when this is dropped.
@@ -74,7 +79,8 @@ pub(super) struct Workers {
 impl Workers {
     pub(super) fn start(name: &str, count: usize, opener: &Arc<Opener>) -> Result<Self, StoreError> {
         let (queue, jobs) = bounded::<Job>(QUEUE);
-        let conns = Arc::new(Conns { opener: opener.clone(), idle: Mutex::default(), are_of_feed: name == FEED });
+        let (are_of_feed, looks) = (name == FEED, Arc::default());
+        let conns = Arc::new(Conns { opener: opener.clone(), idle: Mutex::default(), are_of_feed, looks });
         let start = |_| {
             let jobs = jobs.clone();
             // A panic is the defect of one job: its answer is dropped, and so is its connection.
@@ -103,7 +109,6 @@ impl Workers {
         let ended = || StoreError::Failed("a read of the store ended midway by a defect".to_owned());
         let full = |_| StoreError::Busy(format!("{QUEUE} reads wait already"));
         self.queue.as_ref().ok_or_else(ended)?.try_send(job).map_err(full)?;
-        let silent = || StoreError::Failed("the store was not read in time; check its disk or server".to_owned());
         timeout(within, answered).await.map_err(|_| silent())?.unwrap_or_else(|_| Err(ended()))
     }
 }
@@ -120,8 +125,16 @@ impl Conns {
     fn run<T>(&self, until: Instant, job: &dyn Fn(&mut dyn Conn) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let mut is_first = true;
         loop {
-            let (led, mut conn) = self.take(until)?;
+            let (led, mut conn) = self.take()?;
+            if Instant::now() >= until {
+                // It took so long to connect. The next job finds the connection.
+                self.idle.lock().push((led, conn));
+                return Err(silent());
+            }
             conn.set_deadline(until);
+            if self.are_of_feed && conn.is_read_only() {
+                self.look_for_another();
+            }
             let found = conn.check().and_then(|()| job(&mut *conn));
             if conn.is_usable() {
                 self.idle.lock().push((led, conn));
@@ -135,21 +148,34 @@ impl Conns {
     }
 
     /// An idle connection, or a new one.
-    fn take(&self, until: Instant) -> Result<(u64, Box<dyn Conn>), StoreError> {
+    fn take(&self) -> Result<(u64, Box<dyn Conn>), StoreError> {
         let led = self.opener.led.load(Ordering::SeqCst);
         let idle = {
             let mut idle = self.idle.lock();
             idle.retain(|(then, _)| *then == led);
             idle.pop()
         };
-        let Some((_, mut conn)) = idle else { return Ok((led, (self.opener.open)(LIST)?)) };
-        conn.set_deadline(until);
-        if self.are_of_feed
-            && conn.is_read_only()
-            && let Ok(other) = self.opener.open_leading(LIST)
-        {
-            return Ok((led + 1, other));
-        }
-        Ok((led, conn))
+        idle.map_or_else(|| Ok((led, (self.opener.open)(LIST)?)), Ok)
     }
+
+    /// Looks whether another server has taken the place of one that has become read-only, while reads go on at this one. Once
+    /// there is one, all connections are made anew.
+    fn look_for_another(&self) {
+        if self.looks.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let (opener, looks) = (self.opener.clone(), self.looks.clone());
+        let look = move || {
+            drop(opener.open_leading(LIST));
+            thread::sleep(LOOK_EVERY);
+            looks.store(false, Ordering::SeqCst);
+        };
+        if thread::Builder::new().name("store-look".to_owned()).spawn(look).is_err() {
+            self.looks.store(false, Ordering::SeqCst);
+        }
+    }
+}
+
+fn silent() -> StoreError {
+    StoreError::Failed("the store was not read in time; check its disk or server".to_owned())
 }

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::Poll;
 use std::thread::{self, ThreadId};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
@@ -32,6 +32,10 @@ pub(super) const RETRY_AFTER: u64 = 1;
 
 /// Bytes read at once, and the capacity of a buffer that an idle connection keeps. Most answers are far shorter.
 const READ_BUFFER: usize = 4096;
+
+/// How long a connection stays idle, as nginx's do: what is between here and the upstream may forget it without a word, and
+/// a write would wait out its time on it.
+const IDLE_FOR: Duration = Duration::from_secs(60);
 
 /// Bytes of framing that an answer in chunks may have besides its data: as many as the longest one needs in chunks of
 /// one byte. They are not kept.
@@ -86,6 +90,8 @@ pub(super) struct Connection {
     may_reuse: bool,
     /// The thread whose runtime watches the socket.
     thread: ThreadId,
+    /// Since when it is idle.
+    idle_since: Instant,
 }
 
 impl Connection {
@@ -98,7 +104,8 @@ impl Connection {
             None => Either::Left(stream),
         };
         let (request, sent, answer, is_asking, may_reuse) = Default::default();
-        Ok(Connection { stream, request, sent, answer, is_asking, may_reuse, thread: thread::current().id() })
+        let (thread, idle_since) = (thread::current().id(), Instant::now());
+        Ok(Connection { stream, request, sent, answer, is_asking, may_reuse, thread, idle_since })
     }
 
     /// Where the next request is written, before [`Connection::send`].
@@ -210,10 +217,10 @@ impl Connection {
         }
     }
 
-    /// Whether it is open and nothing has come on it, as far as the runtime knows: that asks the kernel nothing, and learns
-    /// of the last moment's events later.
+    /// Whether it was used lately, is open, and nothing has come on it, as far as the runtime knows: that asks the kernel
+    /// nothing, and learns of the last moment's events later.
     fn is_quiet(&mut self) -> bool {
-        unconstrained(self.stream.read(&mut [0])).now_or_never().is_none()
+        self.idle_since.elapsed() < IDLE_FOR && unconstrained(self.stream.read(&mut [0])).now_or_never().is_none()
     }
 
     /// Whether it is open and nothing has come on it, as far as the kernel knows. What that has of TLS may be no data, but
@@ -274,6 +281,7 @@ impl IdleConnections {
         connection.answer.clear();
         connection.answer.shrink_to(READ_BUFFER);
         connection.request.shrink_to(READ_BUFFER);
+        connection.idle_since = Instant::now();
         let mut idle = self.0.lock();
         if idle.len() < max {
             idle.push(connection);

@@ -39,7 +39,7 @@ impl Health {
 
     /// A request was answered. Returns whether it was down.
     pub(super) fn answered(&self) -> bool {
-        if self.failures.load(Relaxed) == 0 {
+        if self.failures.load(Relaxed) == 0 && self.down_until.load(Relaxed) == 0 {
             return false;
         }
         self.failures.store(0, Relaxed);
