@@ -55,7 +55,7 @@ pub struct UpstreamStatus {
     /// Its requests are answered, and its health checks pass. One that is not up is asked only where no other is.
     pub is_up: bool,
     pub in_flight: u64,
-    /// Requests that it did not answer, or not usably, since the start.
+    /// Requests that it did not answer, or not whole, since the start.
     pub failures: u64,
 }
 

@@ -190,6 +190,22 @@ async fn http_1_0_closes_after_its_answer() {
 }
 
 #[tokio::test]
+async fn empty_lines_are_skipped_before_a_request_and_refused_without_end() {
+    let gate = gate().start().await;
+    let request = gate.request("getPoints", "bot", "memberID=7").bytes();
+    let mut connection = gate.connect().await;
+    for _ in 0..2 {
+        connection.send([&b"\r\n".repeat(100), &request[..]].concat()).await;
+        connection.answer().await.is("3");
+    }
+    for _ in 0..101 {
+        connection.send(b"\r\n").await;
+    }
+    connection.answer().await.is_refused(400, MALFORMED);
+    connection.is_closed().await;
+}
+
+#[tokio::test]
 async fn nothing_after_a_malformed_request_is_read() {
     let gate = gate().start().await;
     let bad = gate.request("getPoints", "bot", "memberID=7").header("Content-Length", "10");

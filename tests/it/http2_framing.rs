@@ -250,6 +250,34 @@ async fn what_is_answered_early_stops_its_body_and_gives_the_window_back() {
 }
 
 #[tokio::test]
+async fn an_upload_that_was_refused_and_goes_on_as_the_windows_allow_costs_its_neighbours_nothing() {
+    let gate = gate().start().await;
+    let mut frames = gate.frames().await;
+    frames.send(frame(HEADERS, END_HEADERS, 1, &header(&gate, "/getPoints"))).await;
+    frames.send(refused_early(&gate, 3)).await;
+    // Of the connection, and of the stream.
+    let (mut windows, mut sent, piece) = ([65_535, 16 * 1024], 0, [b'x'; 8000]);
+    loop {
+        while windows.iter().all(|window| *window >= piece.len()) {
+            frames.send(frame(DATA, 0, 3, &piece)).await;
+            windows = windows.map(|window| window - piece.len());
+            sent += piece.len();
+        }
+        let next = frames.next().await.expect("the connection ended");
+        match next.kind {
+            WINDOW_UPDATE if [0, 3].contains(&next.stream) => {
+                windows[next.stream.min(1) as usize] += u32::from_be_bytes(next.payload.try_into().unwrap()) as usize;
+            }
+            RST_STREAM if next.stream == 3 => break,
+            kind => assert_ne!(kind, GOAWAY),
+        }
+    }
+    assert!(sent < 200_000, "{sent} bytes were taken");
+    frames.send(frame(DATA, END_STREAM, 1, b"memberID=7")).await;
+    assert_eq!(frames.outcome(1).await, Ok("3".to_owned()));
+}
+
+#[tokio::test]
 async fn a_body_over_its_bound_is_14_however_it_says_its_length() {
     let gate = gate().start().await;
     let mut frames = gate.frames().await;

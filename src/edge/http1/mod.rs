@@ -31,6 +31,10 @@ use header::{Header, Parsed, parse};
 /// memory, and a little more.
 const MAX_GATHERED: usize = 16 * 1024;
 
+/// Empty lines that are skipped before a request. Some clients send one (RFC 9112, 2.2); without a bound a peer could send them
+/// for ever, in place of any request.
+const MAX_EMPTY_LINES: usize = 100;
+
 /// The value of `Connection` in a connection's last answer.
 const CLOSE: &str = "close";
 
@@ -46,6 +50,8 @@ pub(super) struct Connection<'e> {
     start: usize,
     /// Bytes behind `start` that are the beginning of a header.
     searched: usize,
+    /// Empty lines skipped since the last request.
+    empty_lines: usize,
     /// Answers that are not sent yet.
     out: Vec<u8>,
     /// Memory for a body that did not come with its header.
@@ -89,6 +95,7 @@ impl<'e> Connection<'e> {
             buffer: Vec::new(),
             start: 0,
             searched: 0,
+            empty_lines: 0,
             out: Vec::new(),
             body: Vec::new(),
             header_began: peer.accepted_at,
@@ -156,10 +163,13 @@ impl Connection<'_> {
     async fn answer_buffered(&mut self) -> Result<(), Ending> {
         let mut answers = 0;
         loop {
-            // Some clients send an empty line after a POST (RFC 9112, 2.2).
             while self.buffer[self.start..].starts_with(b"\r\n") {
                 self.start += 2;
                 self.searched = 0;
+                self.empty_lines += 1;
+            }
+            if self.empty_lines > MAX_EMPTY_LINES {
+                return Err(self.refuse(Fault::Malformed));
             }
             let state = self.edge.gateway.state();
             let server = &state.config.server;
@@ -176,7 +186,7 @@ impl Connection<'_> {
                 Parsed::Malformed => return Err(self.refuse(Fault::Malformed)),
                 Parsed::Whole(header) => self.answer_request(state, &header, &unread[header.length..]).await?,
             };
-            self.buffer = buffer;
+            (self.buffer, self.empty_lines) = (buffer, 0);
             self.go_on(next).await?;
             if self.out.len() > MAX_GATHERED {
                 self.send().await?;

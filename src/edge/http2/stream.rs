@@ -18,7 +18,7 @@ use super::header;
 use crate::edge::accept::Peer;
 use crate::edge::exchange::ReceivedRequest;
 use crate::edge::io::Bounded;
-use crate::edge::timed_stream::{DRAIN_TIME, WRITE_PART};
+use crate::edge::timed_stream::{DRAIN_TIME, MAX_DRAIN, WRITE_PART};
 use crate::edge::{Edge, proxies};
 use crate::gateway::Body;
 use crate::wire::Fault;
@@ -56,22 +56,26 @@ pub(super) async fn answer(
         let text = if parts.method == Method::HEAD { Bytes::new() } else { text };
         (header, text, body.stream, fields.is_some(), server.write_timeout)
     };
+    // But for malformed requests, which are a flood if they have no end.
+    if is_well_formed {
+        io.made_progress();
+    }
     // Meanwhile nothing of the body is held. Once the answer is sent it may still come for a while: curl loses an answer
     // whose stream is reset before it has sent the body.
     match select(pin!(discard(stream)), pin!(send(respond, header, text, write_timeout))).await {
         Either::Left(((), sending)) => sending.await,
         Either::Right(((), discarding)) => drop(timeout(DRAIN_TIME, discarding).await),
     }
-    // So that malformed requests without end are a flood.
-    if is_well_formed {
-        io.made_progress();
-    }
 }
 
-/// Reads and discards the rest of a body and its trailers.
+/// Reads and discards the rest of a body and its trailers. After [`MAX_DRAIN`] bytes the peer gets no more window.
 async fn discard(mut stream: RecvStream) {
+    let mut left = MAX_DRAIN;
     while let Some(Ok(data)) = stream.data().await {
-        let _ = stream.flow_control().release_capacity(data.len()); // the stream may be gone
+        left = left.saturating_sub(data.len() as u64);
+        if left > 0 {
+            let _ = stream.flow_control().release_capacity(data.len()); // the stream may be gone
+        }
     }
     let _ = stream.trailers().await;
 }

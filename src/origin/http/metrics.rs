@@ -33,7 +33,7 @@ impl HttpOrigin {
         let in_flight = upstreams.iter().map(|u| (label(&u.name), u.in_flight as f64));
         gauges(encoder, "guildgate_upstream_in_flight", "Requests under way at the upstream", in_flight)?;
         let failures = upstreams.iter().map(|u| (label(&u.name), u.failures));
-        let help = "Requests that the upstream did not answer, or not usably";
+        let help = "Requests that the upstream did not answer, or not whole";
         counters(encoder, "guildgate_upstream_failures", help, failures)?;
         let answers = backends.iter().map(|b| (label(&b.name), &b.answers));
         let help = "How long the upstream took to answer, with the connection if a new one was needed";
