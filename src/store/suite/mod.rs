@@ -192,7 +192,8 @@ suite! {
         a_store_held_by_another_is_busy_after_a_second_and_nothing_is_written
         a_guild_is_removed_while_others_hold_it_for_seconds_and_add_members
         a_write_that_could_not_begin_within_a_second_because_the_store_hung_is_refused_and_never_written
-        a_write_whose_caller_has_gone_before_it_begins_is_not_written;
+        a_write_whose_caller_has_gone_before_it_begins_is_not_written
+        a_connection_that_comes_too_late_for_a_read_is_the_next_ones;
     opening: many_may_open_a_new_store_at_once a_newer_schema_is_refused_and_not_changed
         a_store_of_the_first_schema_is_brought_up_to_date_once_no_other_process_has_it_open;
     transfer: an_import_is_exported_byte_for_byte_and_read_back

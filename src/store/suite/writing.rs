@@ -1,5 +1,7 @@
 //! Group commit: what shares a transaction, what waits for another's lock, and what becomes of writes whose callers go away.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use super::*;
 use crate::store::writer::Work;
 
@@ -121,6 +123,22 @@ pub(crate) async fn a_guild_is_removed_while_others_hold_it_for_seconds_and_add_
         removed.unwrap();
         is_departed(test.store().points(&g, member(1)).await);
     }
+}
+
+pub(crate) async fn a_connection_that_comes_too_late_for_a_read_is_the_next_ones(kind: Kind) {
+    let test = TestStore::with_guild(kind).await;
+    let (opener, opened) = (test.store().opener.clone(), Arc::new(AtomicU32::new(0)));
+    let count = opened.clone();
+    let slow = Opener::new(move |longest| {
+        std::thread::sleep(Duration::from_millis(200)); // as through a network that loses the first packets
+        count.fetch_add(1, Ordering::SeqCst);
+        (opener.open)(longest)
+    });
+    let workers = Workers::start("slow", 1, &slow).unwrap();
+    let read = |conn: &mut dyn Conn| conn.rows("SELECT 1", &[]).map(|rows| rows.len());
+    assert!(workers.run(Duration::from_millis(50), read).await.is_err());
+    assert_eq!(workers.run(Duration::from_secs(30), read).await.unwrap(), 1);
+    assert_eq!(opened.load(Ordering::SeqCst), 1);
 }
 
 /// A writer that gets no connection, and so begins nothing, before the other end is dropped.
