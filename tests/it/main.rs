@@ -80,6 +80,7 @@ mod admin_access;
 mod admin_api;
 mod admin_audit;
 mod admin_metrics;
+mod admin_openapi;
 mod admin_start;
 mod dashboard_access;
 mod dashboard_browser;
