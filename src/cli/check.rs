@@ -1,5 +1,5 @@
 //! `guildgate check`: prints the configuration in force, or every fault in it. It checks files, addresses and the store
-//! in the same way as `serve`, so that both exit with the same code for the same faults. It neither makes nor migrates a store,
+//! in the same way as `serve`, so that both exit with code 2 for the same faults. It neither makes nor migrates a store,
 //! because an older server may be running on it.
 
 use std::io::Write;
@@ -17,10 +17,10 @@ pub(super) async fn run(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Comm
     let (limits, at) = (&config.limits, &config.origin.store);
     let inputs = preflight::check(loaded)?;
     let warnings = inputs.warnings(config);
-    // As for `serve`: a fault of the configuration only where limits need the store.
-    let unusable = |why: String| match limits.counts_days() {
-        true => CommandError::of_setting(loaded, "origin.store", format!("a tier's `daily` needs the store: {why}")),
-        false => CommandError::new(CommandError::of_setting(loaded, "origin.store", why).to_string()),
+    // A store that `serve` cannot use is a fault of the setting that names it.
+    let unusable = |why: String| {
+        let why = if limits.counts_days() { format!("a tier's `daily` needs the store: {why}") } else { why };
+        CommandError::of_setting(loaded, "origin.store", why)
     };
     let state = if config.needs_store() { Store::state(at).await } else { Ok(StoreState::Missing) };
     let state = state.map_err(|e| unusable(e.to_string()))?;

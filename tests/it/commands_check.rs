@@ -107,7 +107,7 @@ fn a_file_or_service_that_serve_cannot_use_ends_check_at_the_setting_that_names_
             put(&world);
             let before = world.files();
             let here = format!("gateway.toml:{place}: origin.store: {}", world.path("guildgate.db").display());
-            world.run(&["check"]).failed(1).names(&[&here, what]);
+            world.run(&["check"]).failed(2).names(&[&here, what]);
             world.run(&["serve"]).failed(1).names(&[what]);
             assert!(world.files() == before, "something was changed");
         }

@@ -289,7 +289,7 @@ fn the_images_configuration_is_valid_on_either_store() {
     let url = format!("{before}letters{}", rest.split_once('}').unwrap().1).replace("@postgres/", "@127.0.0.1:1/");
     let mut command = world.command(&["check"]);
     // The URL is understood, and nobody answers at that address.
-    Ran::of(command.env("GUILDGATE_STORE", url), "").failed(1).names(&["origin.store", "127.0.0.1:1"]);
+    Ran::of(command.env("GUILDGATE_STORE", url), "").failed(2).names(&["origin.store", "127.0.0.1:1"]);
     let rust = env!("CARGO_PKG_RUST_VERSION");
     assert!(fs::read_to_string(project("packaging/Dockerfile")).unwrap().contains(&format!("FROM rust:{rust}-slim")));
 }

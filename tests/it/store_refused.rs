@@ -24,11 +24,17 @@ fn world() -> World {
     world
 }
 
-/// Every command fails, through `launcher`, in these words, which name the store.
+/// What is wrong with the store is a fault of the configuration that names it to `check` (exit 2), and a failure to all
+/// others.
+fn code_of(command: &[&str]) -> i32 {
+    if command == ["check"] { 2 } else { 1 }
+}
+
+/// Every command fails with its code, through `launcher`, in these words, which name the store.
 #[track_caller]
 fn refused_by_all(world: &World, launcher: &[&str], words: &str) {
     for command in COMMANDS {
-        let ran = world.run_by(launcher, command).failed(1).names(&["guildgate.db"]);
+        let ran = world.run_by(launcher, command).failed(code_of(command)).names(&["guildgate.db"]);
         assert!((ran.stdout.clone() + &ran.stderr).contains(words), "{command:?} does not say {words}: {ran:#?}");
     }
 }
@@ -104,7 +110,7 @@ fn a_store_on_a_read_only_file_system_is_refused() {
     let as_root: &[&str] = if nix::unistd::geteuid().is_root() { &[] } else { &["--map-root-user"] };
     let fixed = [&["unshare", "--mount"], as_root, &["sh", "-c", mount]].concat();
     for command in COMMANDS.into_iter().filter(|command| *command != ["store", "verify"]) {
-        let ran = world.run_by(&fixed, command).failed(1);
+        let ran = world.run_by(&fixed, command).failed(code_of(command));
         ran.names(&["fixed/guildgate.db", "how the disk is mounted"]);
     }
     // Whether it is sound can be told all the same.
@@ -120,7 +126,7 @@ fn a_store_that_another_process_has_to_itself_is_refused() {
                 let world = world();
                 let holder = Sqlite::open(world.path("guildgate.db")).unwrap();
                 holder.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN IMMEDIATE; DELETE FROM member").unwrap();
-                world.run(command).failed(1).names(&["guildgate.db", "another process", "try again"]);
+                world.run(command).failed(code_of(command)).names(&["guildgate.db", "another process", "try again"]);
                 holder.execute_batch("ROLLBACK").unwrap();
                 drop(holder);
                 world.run(&["store", "verify"]).done();
