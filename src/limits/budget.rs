@@ -135,6 +135,9 @@ impl Used {
     /// The part of a rate that is kept here, which lets at least one request in.
     fn part_of(&self, rate: Rate) -> Rate {
         let nodes = self.nodes.max(1);
+        if nodes == 1 {
+            return rate;
+        }
         let burst = NonZeroU32::new(rate.burst.get() / nodes).unwrap_or(NonZeroU32::MIN);
         Rate { period_ns: rate.period_ns.saturating_mul(nodes.into()), burst }
     }
@@ -148,17 +151,17 @@ impl Used {
         tier.candidate.inspect(|rate| self.candidate.adopt(*rate, now));
     }
 
-    /// What is left of each rate of the tier.
-    fn levels(&self, tier: &Tier, now: Tick) -> PerRate<Option<(Level, Rate)>> {
-        let rates = tier.rates();
-        array::from_fn(|n| {
-            let rate = rates[n]?;
-            let level = match self.told {
+    /// What is left of each rate of the tier that counts such requests.
+    fn levels(&self, tier: &Tier, is_write: bool, now: Tick) -> PerRate<Option<Level>> {
+        let (rates, mut levels) = (tier.rates(), PerRate::default());
+        for (n, limit) in Limit::RATES.into_iter().enumerate() {
+            let Some(rate) = rates[n].filter(|_| limit.counts(is_write)) else { continue };
+            levels[n] = Some(match self.told {
                 Some(told) => Level::of(rate, told.owed[n].saturating_sub(now.since(told.at))),
                 None => self.rates[n].level(self.part_of(rate), now),
-            };
-            Some((level, rate))
-        })
+            });
+        }
+        levels
     }
 
     /// Charges the rates and the day here, all or none: the limit that is used up.
@@ -236,11 +239,9 @@ impl Budget {
         let counts_candidate = matches!(over, None | Some(Limit::Rate));
         let candidate = policy.candidate.as_ref().filter(|_| counts_candidate);
         let over_candidate = candidate.is_some_and(|limiter| !used.candidate.charge(limiter, now));
-        let levels = used.levels(tier, now);
-        let counted = |n: usize| levels[n].filter(|_| Limit::RATES[n].counts(is_write)).map(|(level, _)| level);
         let daily =
             day.map(|(max, unix)| Level { remaining: max.saturating_sub(used_now), next: until_midnight(unix) });
-        let levels = BucketLevels { rates: array::from_fn(counted), daily };
+        let levels = BucketLevels { rates: used.levels(tier, is_write, now), daily };
         let wait = if over == Some(Limit::InFlight) { IN_FLIGHT_WAIT } else { Duration::ZERO };
         let over = over.map(|limit| (limit, wait.max(levels.wait())));
         policy.over_limit().count(over.map(|(limit, _)| limit), over_candidate);
@@ -258,9 +259,10 @@ impl Budget {
     /// What the key has left. Nothing is charged.
     pub fn levels(&self, policy: &Policy, now: Tick, unix: i64) -> KeyLevels {
         let (tier, used) = (&**policy.tier(), self.used.lock());
-        let rates = used.levels(tier, now);
+        let (levels, rates) = (used.levels(tier, true, now), tier.rates());
         let unix = used.told.map_or(unix, |told| told.unix);
         let daily = tier.daily.map(|max| (used.day.used(unix), max));
+        let rates = array::from_fn(|n| levels[n].zip(rates[n]));
         KeyLevels { rates, daily, in_flight: (self.in_flight(), tier.in_flight) }
     }
 

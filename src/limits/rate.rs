@@ -113,27 +113,25 @@ impl RateUse {
         self.full_at = now.0.saturating_add(owed);
     }
 
-    /// Puts this rate in force. What is available stays available, up to the new burst (guarantee 6); a rate of which
-    /// nothing was ever asked for begins full.
+    /// When everything has come back if this rate is in force from now on. What is available stays available, up to the new
+    /// burst (guarantee 6); a rate of which nothing was ever asked for begins full.
+    fn full_at(&self, rate: Rate, now: Tick) -> u64 {
+        let Some(before) = self.rate.filter(|before| *before != rate) else { return self.full_at };
+        let available = u128::from(whole(before).saturating_sub(self.owed(now)));
+        let available = available * u128::from(rate.period_ns) / u128::from(before.period_ns.max(1));
+        now.0.saturating_add(whole(rate).saturating_sub(u64::try_from(available).unwrap_or(u64::MAX)))
+    }
+
+    /// Puts this rate in force.
     pub(super) fn adopt(&mut self, rate: Rate, now: Tick) {
-        if self.rate == Some(rate) {
-            return;
-        }
-        if let Some(before) = self.rate {
-            let available = u128::from(whole(before).saturating_sub(self.owed(now)));
-            let available = available * u128::from(rate.period_ns) / u128::from(before.period_ns.max(1));
-            let owed = whole(rate).saturating_sub(u64::try_from(available).unwrap_or(u64::MAX));
-            self.full_at = now.0.saturating_add(owed);
-        }
+        self.full_at = self.full_at(rate, now);
         self.rate = Some(rate);
         self.largest_burst = self.largest_burst.max(rate.burst.get());
     }
 
     /// The level by this rate at `now`.
     pub(super) fn level(&self, rate: Rate, now: Tick) -> Level {
-        let mut used = *self;
-        used.adopt(rate, now);
-        Level::of(rate, Duration::from_nanos(used.owed(now)))
+        Level::of(rate, Duration::from_nanos(self.full_at(rate, now).saturating_sub(now.0)))
     }
 
     /// Whether the largest burst that was ever in force has come back, so that it may begin full.
