@@ -6,12 +6,10 @@ use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 
-use futures_util::poll;
 use tokio::time::Instant;
 
-use super::answer::{self, Answer, AnsweredAt, Content};
+use super::answer::{Answer, AnsweredAt, Content};
 use super::request::RequestFields;
 use super::{Edge, proxies};
 use crate::config::Config;
@@ -69,8 +67,7 @@ impl Edge {
             && let Some(operation) = Operation::at(request.path, &config.server.base_path)
         {
             let details = RequestDetails { id, operation: Some(operation), ..RequestDetails::default() };
-            let at = self.finished(config, &details, 204, None, client, request.arrived);
-            return Answer { content: Content::Preflight(id), allow_origin, at };
+            return self.finished(config, Content::Preflight(details), allow_origin, client, request.arrived);
         }
         let in_flight = InFlightSlot::default();
         let trace = fields.trace;
@@ -90,19 +87,15 @@ impl Edge {
             in_flight: &in_flight,
         };
         let mut handling = pin!(self.gateway.handle(state, &header, body));
-        let reply = match poll!(handling.as_mut()) {
-            Poll::Ready(reply) => reply,
-            Poll::Pending => tokio::select! {
-                biased;
-                reply = handling.as_mut() => reply,
-                () = disconnected => {
-                    in_flight.release();
-                    handling.await
-                }
-            },
+        let reply = tokio::select! {
+            biased;
+            reply = handling.as_mut() => reply,
+            () = disconnected => {
+                in_flight.release();
+                handling.await
+            }
         };
-        let at = self.replied(config, &reply, client, request.arrived);
-        Answer { content: Content::Reply(reply), allow_origin, at }
+        self.finished(config, Content::Reply(reply), allow_origin, client, request.arrived)
     }
 
     /// Starts the span of a request, if it is sampled.
@@ -137,17 +130,9 @@ impl Edge {
         peer: Option<IpAddr>,
         arrived: Instant,
     ) -> Answer<'static> {
-        let reply = Reply {
-            answer: Err(fault),
-            details: RequestDetails { id: RequestId::random(), ..RequestDetails::default() },
-        };
-        let at = self.replied(config, &reply, proxies::client(peer, &[], &[]), arrived);
-        Answer { content: Content::Reply(reply), allow_origin: None, at }
-    }
-
-    fn replied(&self, config: &Config, reply: &Reply, client: IpAddr, arrived: Instant) -> AnsweredAt {
-        let code = reply.answer.as_ref().err().map(|fault| fault.code());
-        self.finished(config, &reply.details, answer::status(config, reply), code, client, arrived)
+        let details = RequestDetails { id: RequestId::random(), ..RequestDetails::default() };
+        let content = Content::Reply(Reply { answer: Err(fault), details });
+        self.finished(config, content, None, proxies::client(peer, &[], &[]), arrived)
     }
 
     /// The clocks now, read once for all that is done with the answer.
@@ -156,16 +141,21 @@ impl Edge {
     }
 
     /// Reports the end of a request, which is now.
-    fn finished(
+    fn finished<'s>(
         &self,
         config: &Config,
-        details: &RequestDetails,
-        status: u16,
-        code: Option<u8>,
+        content: Content,
+        allow_origin: Option<&'s str>,
         client: IpAddr,
         arrived: Instant,
-    ) -> AnsweredAt {
-        let at = self.answered();
+    ) -> Answer<'s> {
+        let (at, status) = (self.answered(), content.status(config));
+        let (details, code) = match &content {
+            Content::Reply(reply) => (&reply.details, reply.answer.as_ref().err().map(|fault| fault.code())),
+            Content::Preflight(details) => (details, None),
+            Content::Health { .. } => return Answer { content, allow_origin, at },
+        };
+        let upstream = details.upstream.as_ref();
         let outcome = AccessLine {
             unix_ms: at.unix_ms,
             client,
@@ -183,13 +173,13 @@ impl Edge {
             took: at.moment.duration_since(arrived),
             id: details.id,
             tier: details.key.as_ref().map(|key| key.tier_in_force.clone()),
-            upstream: details.upstream.as_ref().map(|upstream| upstream.name.clone()),
-            upstream_us: details.upstream.as_ref().map(UpstreamUse::took_us),
-            upstream_error: details.upstream.as_ref().and_then(|upstream| upstream.error.clone()),
+            upstream: upstream.map(|upstream| upstream.name.clone()),
+            upstream_us: upstream.map(UpstreamUse::took_us),
+            upstream_error: upstream.and_then(|upstream| upstream.error.clone()),
             config: config.hash,
             span: details.span.clone(),
         };
         self.gateway.finished(details, at.moment.into_std(), outcome);
-        at
+        Answer { content, allow_origin, at }
     }
 }

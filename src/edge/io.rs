@@ -3,6 +3,7 @@
 //! to it. It looks at no byte. A write that takes too long resets the connection; of too many bytes it only tells, and
 //! `http2` ends the connection.
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -40,6 +41,8 @@ struct Inner {
     /// Bytes read since an answer was sent or a request took bytes of its body, and the most of them.
     unanswered: usize,
     max_unanswered: usize,
+    /// The peer sends nothing more. The `h2` crate is not told: it would drop the answers under way.
+    is_half_closed: bool,
     write_timeout: Duration,
     /// Ends a write that has to wait; `None`: none does.
     stalled: Option<Pin<Box<Sleep>>>,
@@ -54,6 +57,7 @@ impl Bounded {
             transport: Some(transport),
             unanswered: 0,
             max_unanswered: largest_request.saturating_mul(REQUESTS_UNANSWERED).max(MIN_UNANSWERED),
+            is_half_closed: false,
             write_timeout: server.write_timeout,
             stalled: None,
             taken: 0,
@@ -68,6 +72,12 @@ impl Bounded {
     /// Whether too many bytes came for which nothing was answered. Nothing is read any more then.
     pub(super) fn is_flooded(&self) -> bool {
         self.0.lock().is_flooded()
+    }
+
+    /// Completes where the peer sends nothing more and has everything that was written. To be polled after a read or write.
+    pub(super) async fn over(&self) {
+        let is_over = |inner: &Inner| inner.is_half_closed && inner.stalled.is_none();
+        poll_fn(|_| if is_over(&self.0.lock()) { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
     /// The transport itself, once the connection is over.
@@ -119,13 +129,21 @@ impl Inner {
 impl AsyncRead for Bounded {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let inner = &mut *self.0.lock();
-        if inner.is_flooded() {
-            return Poll::Pending; // the connection is being ended
+        if inner.is_flooded() || inner.is_half_closed {
+            return Poll::Pending; // `http2` ends the connection
         }
         let before = buffer.filled().len();
-        ready!(inner.transport()?.poll_read(cx, buffer))?;
-        inner.unanswered += buffer.filled().len() - before;
-        Poll::Ready(Ok(()))
+        match ready!(inner.transport()?.poll_read(cx, buffer)) {
+            // The end of the stream, with TLS's word for it or without.
+            Ok(()) if buffer.filled().len() == before => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+            read => {
+                inner.unanswered += buffer.filled().len() - before;
+                return Poll::Ready(read);
+            }
+        }
+        inner.is_half_closed = true;
+        Poll::Pending
     }
 }
 

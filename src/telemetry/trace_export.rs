@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 use std::io;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
@@ -13,7 +13,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 use tokio::runtime::{Builder, Runtime};
 
-use super::writer::{BackgroundWriter, Batch, INTERVAL};
+use super::writer::{BackgroundWriter, INTERVAL, Sink};
 use super::{AccessLine, CacheUse};
 use crate::config::Otlp;
 use crate::wire::{Operation, OriginSpan, RequestSpan, TraceContext, TraceParent};
@@ -37,7 +37,8 @@ const SAMPLED: u8 = 1;
 #[derive(Debug)]
 pub struct TraceExport {
     sample: f64,
-    writer: BackgroundWriter<AccessLine>,
+    /// To it a sampled request is handed.
+    pub writer: BackgroundWriter<AccessLine>,
 }
 
 impl TraceExport {
@@ -46,28 +47,8 @@ impl TraceExport {
     /// # Errors
     /// The thread cannot be started, or a variable of the environment (`OTEL_EXPORTER_OTLP_…`) cannot be used.
     pub fn start(otlp: &Otlp) -> io::Result<Self> {
-        let mut exporter = Exporter::new(otlp)?;
-        let mut waiting = Vec::with_capacity(MAX_BATCH);
-        let writer = BackgroundWriter::start(
-            "the export of traces",
-            "otlp",
-            (QUEUE, INTERVAL),
-            move |batch: &mut Batch<'_, AccessLine>| {
-                loop {
-                    waiting.extend(batch.records.take(MAX_BATCH - waiting.len()));
-                    let is_due =
-                        batch.last || waiting.len() == MAX_BATCH || exporter.last_export.elapsed() >= BATCH_INTERVAL;
-                    if waiting.is_empty() {
-                        return None;
-                    }
-                    if !is_due {
-                        return Some(BATCH_INTERVAL.saturating_sub(exporter.last_export.elapsed()));
-                    }
-                    exporter.export(&waiting);
-                    waiting.clear();
-                }
-            },
-        )?;
+        let exporter = Exporter::new(otlp)?;
+        let writer = BackgroundWriter::start("the export of traces", "otlp", (QUEUE, INTERVAL), exporter)?;
         Ok(TraceExport { sample: otlp.sample, writer })
     }
 
@@ -83,21 +64,6 @@ impl TraceExport {
             }),
         }
     }
-
-    /// Hands a sampled request to the thread.
-    pub fn record(&self, outcome: AccessLine) {
-        self.writer.record(outcome);
-    }
-
-    /// Sends what is queued, and does not wait for it.
-    pub fn begin_close(&self) {
-        self.writer.begin_close();
-    }
-
-    /// Sends what is queued, until then at most.
-    pub fn close(&self, deadline: Instant) {
-        self.writer.close(deadline);
-    }
 }
 
 /// What the thread works with.
@@ -106,7 +72,7 @@ struct Exporter {
     otlp: opentelemetry_otlp::SpanExporter,
     runtime: Runtime,
     scope: InstrumentationScope,
-    last_export: Instant,
+    waiting: Vec<AccessLine>,
     /// Requests whose spans were lost since the last success.
     lost: usize,
 }
@@ -127,33 +93,9 @@ impl Exporter {
             otlp,
             runtime: Builder::new_current_thread().enable_all().build()?,
             scope: InstrumentationScope::builder("guildgate").build(),
-            last_export: Instant::now(),
+            waiting: Vec::with_capacity(MAX_BATCH),
             lost: 0,
         })
-    }
-
-    fn export(&mut self, outcomes: &[AccessLine]) {
-        let spans = outcomes.iter().filter_map(|outcome| Some((outcome, outcome.span.as_deref()?)));
-        let spans = spans.flat_map(|(outcome, span)| self.spans(outcome, span)).collect();
-        let sending = async { tokio::time::timeout(EXPORT_TIMEOUT, self.otlp.export(spans)).await };
-        let error = match self.runtime.block_on(sending) {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error.to_string()),
-            Err(_) => Some(format!("no answer within {} s", EXPORT_TIMEOUT.as_secs())),
-        };
-        self.last_export = Instant::now();
-        let endpoint = &self.endpoint;
-        let Some(error) = error else {
-            if self.lost > 0 {
-                tracing::info!(%endpoint, lost = self.lost, "traces are sent again");
-            }
-            self.lost = 0;
-            return;
-        };
-        if self.lost == 0 {
-            tracing::warn!(%endpoint, error, "traces cannot be sent to the collector of log.otlp and are lost");
-        }
-        self.lost += outcomes.len();
     }
 
     /// The span of a request, and those of its requests to an origin.
@@ -172,8 +114,7 @@ impl Exporter {
         let times = (span.started, span.started + outcome.took);
         // What a caller does wrong is no error of this service.
         let is_error = outcome.status >= 500;
-        let server = SpanKind::Server;
-        let mut spans = vec![self.span(span, span.id, span.trace.parent_id, server, name, times, attributes, is_error)];
+        let mut all = vec![(span.id, span.trace.parent_id, SpanKind::Server, name, times, attributes, is_error)];
         for attempt in &*span.origin_spans.lock() {
             let OriginSpan { id, operation, upstream, address, began, ended, status } = attempt;
             let mut attributes = vec![
@@ -184,28 +125,12 @@ impl Exporter {
             ];
             attributes.extend(status.map(|status| KeyValue::new("http.response.status_code", i64::from(status))));
             let at = |tick: crate::clock::Tick| span.started + tick.since(span.arrived);
-            let (times, is_error) =
-                ((at(*began), ended.map_or(times.1, at)), status.is_none_or(|status| status >= 400));
-            let client = SpanKind::Client;
-            spans.push(self.span(span, *id, span.id, client, operation.name(), times, attributes, is_error));
+            let times = (at(*began), ended.map_or(times.1, at));
+            let is_error = status.is_none_or(|status| status >= 400);
+            all.push((*id, span.id, SpanKind::Client, operation.name(), times, attributes, is_error));
         }
-        spans
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "each is one field of the span")]
-    fn span(
-        &self,
-        of: &RequestSpan,
-        id: u64,
-        parent_id: u64,
-        span_kind: SpanKind,
-        name: &'static str,
-        (start_time, end_time): (SystemTime, SystemTime),
-        attributes: Vec<KeyValue>,
-        is_error: bool,
-    ) -> SpanData {
-        let (trace_id, flags) = (TraceId::from(of.trace.trace_id), TraceFlags::SAMPLED);
-        SpanData {
+        let (trace_id, flags) = (TraceId::from(span.trace.trace_id), TraceFlags::SAMPLED);
+        let data = |(id, parent_id, span_kind, name, (start_time, end_time), attributes, is_error)| SpanData {
             span_context: SpanContext::new(trace_id, SpanId::from(id), flags, false, TraceState::NONE),
             parent_span_id: SpanId::from(parent_id),
             parent_span_is_remote: span_kind == SpanKind::Server,
@@ -219,6 +144,42 @@ impl Exporter {
             links: Default::default(),
             status: if is_error { Status::error("") } else { Status::Unset },
             instrumentation_scope: self.scope.clone(),
+        };
+        all.into_iter().map(data).collect()
+    }
+}
+
+impl Sink<AccessLine> for Exporter {
+    const DELAY: Duration = BATCH_INTERVAL;
+
+    fn add(&mut self, line: AccessLine) -> bool {
+        self.waiting.push(line);
+        self.waiting.len() >= MAX_BATCH
+    }
+
+    fn write(&mut self, _: u64) {
+        if self.waiting.is_empty() {
+            return;
         }
+        let spans = self.waiting.iter().filter_map(|outcome| Some((outcome, outcome.span.as_deref()?)));
+        let spans = spans.flat_map(|(outcome, span)| self.spans(outcome, span)).collect();
+        let sending = async { tokio::time::timeout(EXPORT_TIMEOUT, self.otlp.export(spans)).await };
+        let error = match self.runtime.block_on(sending) {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some(format!("no answer within {} s", EXPORT_TIMEOUT.as_secs())),
+        };
+        let (endpoint, lost) = (&self.endpoint, self.waiting.drain(..).count());
+        let Some(error) = error else {
+            if self.lost > 0 {
+                tracing::info!(%endpoint, lost = self.lost, "traces are sent again");
+            }
+            self.lost = 0;
+            return;
+        };
+        if self.lost == 0 {
+            tracing::warn!(%endpoint, error, "traces cannot be sent to the collector of log.otlp and are lost");
+        }
+        self.lost += lost;
     }
 }

@@ -20,12 +20,12 @@ use super::Edge;
 use super::accept::Peer;
 use super::exchange::ReceivedRequest;
 use super::proxies;
-use super::timed_stream::{DRAIN_TIME, MAX_DRAIN, TimedStream};
+use super::timed_stream::{DRAIN_TIME, TimedStream};
 use super::transport::Transport;
 use crate::gateway::State;
 use crate::wire::{Fault, Framing};
-use body::{BodyState, Http1Body};
-use header::{Header, Parsed, parse};
+use body::{Http1Body, Next};
+use header::{Header, Parsed, parse, read_minor_version_as_1};
 
 /// Bytes of answers to pipelined requests that are gathered before they are sent: a caller who takes none keeps so many in
 /// memory, and a little more.
@@ -65,24 +65,8 @@ pub(super) struct Connection<'e> {
     answered: Option<Instant>,
 }
 
-/// What follows a request on its connection.
-#[derive(Debug)]
-enum Next {
-    /// The next request, `skip` bytes later, and then in `surplus`, which was read behind the body.
-    Request { skip: usize, surplus: Vec<u8> },
-    /// The next request, after this many bytes of the body are drained.
-    Drain(u64),
-}
-
-/// How a connection ends, once its last answer is sent.
-#[derive(Debug, PartialEq, Eq)]
-enum Ending {
-    /// Nothing more is expected: the caller asked for the close (RFC 9112, 9.6), or has sent nothing of a request.
-    AtOnce,
-    InOrder,
-    /// The last answer was sent before its request had come whole.
-    Early,
-}
+/// The connection ends, once its last answer is sent.
+struct Over;
 
 impl<'e> Connection<'e> {
     pub(super) fn new(edge: &'e Edge, transport: Transport, peer: Peer, stop: ShutdownWatch) -> Self {
@@ -106,19 +90,19 @@ impl<'e> Connection<'e> {
 
     /// Answers requests until one side ends the connection. Once `over` completes, an idle connection is closed.
     pub(super) async fn run(mut self, mut over: Pin<&mut impl Future<Output = ()>>) {
-        let Err(ending) = self.serve(&mut over).await;
-        Box::pin(self.close(ending)).await;
+        let Err(Over) = self.serve(&mut over).await;
+        Box::pin(self.close()).await;
     }
 
     /// Refuses a peer that sent no request at all, and closes the connection.
     pub(super) async fn refuse_and_close(mut self, fault: Fault) {
-        let ending = self.refuse(fault);
-        self.close(ending).await;
+        self.refuse(fault);
+        self.close().await;
     }
 }
 
 impl Connection<'_> {
-    async fn serve(&mut self, over: &mut Pin<&mut impl Future<Output = ()>>) -> Result<Infallible, Ending> {
+    async fn serve(&mut self, over: &mut Pin<&mut impl Future<Output = ()>>) -> Result<Infallible, Over> {
         loop {
             self.read_more(over).await?;
             // Boxed, so that an idle connection needs no memory for answers.
@@ -127,7 +111,7 @@ impl Connection<'_> {
     }
 
     /// Waits for more of the next request until its deadline.
-    async fn read_more(&mut self, over: &mut Pin<&mut impl Future<Output = ()>>) -> Result<(), Ending> {
+    async fn read_more(&mut self, over: &mut Pin<&mut impl Future<Output = ()>>) -> Result<(), Over> {
         let (header_timeout, idle_timeout) = {
             let state = self.edge.gateway.state();
             (state.config.server.header_timeout, state.config.server.idle_timeout)
@@ -144,7 +128,7 @@ impl Connection<'_> {
         let read = tokio::select! {
             biased;
             read = self.stream.read(&mut self.buffer, u64::MAX, deadline) => read,
-            () = over, if is_idle => return Err(Ending::AtOnce),
+            () = over, if is_idle => return Err(Over),
         };
         match read {
             Ok(1..) => {
@@ -155,12 +139,12 @@ impl Connection<'_> {
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::TimedOut && !is_idle => Err(self.refuse(Fault::TooSlow)),
-            Ok(0) | Err(_) => Err(Ending::AtOnce),
+            Ok(0) | Err(_) => Err(Over),
         }
     }
 
     /// Answers every whole request that was read, and sends the answers.
-    async fn answer_buffered(&mut self) -> Result<(), Ending> {
+    async fn answer_buffered(&mut self) -> Result<(), Over> {
         let mut answers = 0;
         loop {
             while self.buffer[self.start..].starts_with(b"\r\n") {
@@ -175,7 +159,8 @@ impl Connection<'_> {
             let server = &state.config.server;
             let from_trusted_proxy = proxies::is_trusted(self.peer.address, &server.trusted_proxies);
             // Taken out of `self`, so that the header can borrow from it while the rest of `self` is used.
-            let buffer = take(&mut self.buffer);
+            let mut buffer = take(&mut self.buffer);
+            read_minor_version_as_1(&mut buffer[self.start..]);
             let (unread, searched) = (&buffer[self.start..], take(&mut self.searched));
             let next = match parse(unread, searched, server.max_header, from_trusted_proxy) {
                 Parsed::Partial => {
@@ -202,7 +187,7 @@ impl Connection<'_> {
     }
 
     /// Goes on to the next request.
-    async fn go_on(&mut self, next: Next) -> Result<(), Ending> {
+    async fn go_on(&mut self, next: Next) -> Result<(), Over> {
         match next {
             Next::Request { skip, surplus } => {
                 self.start += skip;
@@ -216,7 +201,7 @@ impl Connection<'_> {
                 self.start = self.buffer.len();
                 self.send().await?;
                 if !self.stream.drain(bytes, Instant::now() + DRAIN_TIME).await {
-                    return Err(Ending::Early);
+                    return Err(Over);
                 }
                 self.header_began = Instant::now();
             }
@@ -230,7 +215,7 @@ impl Connection<'_> {
         state: Guard<Arc<State>>,
         header: &Header<'_>,
         rest: &[u8],
-    ) -> Result<Next, Ending> {
+    ) -> Result<Next, Over> {
         let config = &state.config;
         let content_length = match header.framing {
             Some(Framing::Length(length)) => Some(length),
@@ -251,19 +236,17 @@ impl Connection<'_> {
             buffered: rest,
             whole: &mut self.body,
             server: &config.server,
-            state: BodyState::Untouched,
+            next: Next::unread(header, rest),
         };
         // A caller that hangs up is not watched for.
         let answer = self.edge.answer(&state, &request, &mut body, std::future::pending()).await;
-        let next = next(body.state, header, rest);
+        let next = body.next.ok_or(Over);
         let more_was_read = matches!(&next, Ok(Next::Request { skip, surplus })
             if !surplus.is_empty() || rest.len() > skip - header.length);
         self.header_began = answer.at.moment;
         self.answered = Some(answer.at.moment);
         let next = match next {
-            Ok(_) if answer.panicked() => Err(Ending::InOrder),
-            Ok(Next::Request { .. }) if !header.keep_alive && !more_was_read => Err(Ending::AtOnce),
-            Ok(_) if !header.keep_alive || self.is_last(more_was_read) => Err(Ending::InOrder),
+            Ok(_) if answer.panicked() || !header.keep_alive || self.is_last(more_was_read) => Err(Over),
             next => next,
         };
         let connection = match (&next, header.is_http_11) {
@@ -276,7 +259,7 @@ impl Connection<'_> {
         drop(state); // before the peer is waited for: a state holds a whole key table
         if let Some(text) = long {
             self.send().await?;
-            self.stream.write(text.as_bytes()).await.map_err(|_| Ending::InOrder)?;
+            self.stream.write(text.as_bytes()).await.map_err(|_| Over)?;
             self.header_began = Instant::now();
         }
         next
@@ -291,47 +274,25 @@ impl Connection<'_> {
     }
 
     /// Refuses what is not a request; the connection is closed after it.
-    fn refuse(&mut self, fault: Fault) -> Ending {
+    fn refuse(&mut self, fault: Fault) -> Over {
         let state = self.edge.gateway.state();
         let answer = self.edge.refuse(&state.config, fault, self.peer.address, self.arrived);
         answer.write_http1(&state.config, Some(CLOSE), false, &mut self.out);
-        Ending::Early
+        Over
     }
 
     /// Sends the gathered answers.
-    async fn send(&mut self) -> Result<(), Ending> {
+    async fn send(&mut self) -> Result<(), Over> {
         let sent = self.stream.write(&self.out).await;
         self.out.clear();
-        sent.map_err(|_| Ending::InOrder)
+        sent.map_err(|_| Over)
     }
 
     /// Sends what is due and closes the connection so that it arrives.
-    async fn close(mut self, ending: Ending) {
-        if self.send().await.is_err() {
-            return; // the peer has not taken it in time, and the connection is reset
-        }
-        match ending {
-            Ending::AtOnce => self.stream.end().await,
-            Ending::InOrder => self.stream.close(false).await,
-            Ending::Early => self.stream.close(true).await,
-        }
-    }
-}
-
-/// What follows a request, as far as its body decides it.
-fn next(body: BodyState, header: &Header<'_>, rest: &[u8]) -> Result<Next, Ending> {
-    match (body, header.framing) {
-        (BodyState::Read { of_buffered, surplus }, _) => {
-            Ok(Next::Request { skip: header.length + of_buffered, surplus })
-        }
-        (BodyState::Unusable, _) | (BodyState::Untouched, None | Some(Framing::Chunked)) => Err(Ending::Early),
-        (BodyState::Untouched, Some(Framing::Length(length))) => {
-            match length.saturating_sub(rest.len() as u64) {
-                0 => Ok(Next::Request { skip: header.length + length as usize, surplus: Vec::new() }),
-                // A caller that waits for a 100 may or may not send its body after a refusal, so the connection ends.
-                left if left <= MAX_DRAIN && !header.fields.expect_continue => Ok(Next::Drain(left)),
-                _ => Err(Ending::Early),
-            }
+    async fn close(mut self) {
+        // A peer that has not taken it in time has its connection reset.
+        if self.send().await.is_ok() {
+            self.stream.close().await;
         }
     }
 }

@@ -130,7 +130,7 @@ impl HttpOrigin {
             }
             Err(failed.fault())
         });
-        if let Some(span) = request.forwarded.trace.span {
+        if let Some(span) = request.trace.span {
             span.end_attempt(now);
         }
         let asked = |attempt: &Attempt<'_>| UpstreamUse {
@@ -211,7 +211,7 @@ impl HttpOrigin {
     ) -> Result<Result<Arc<str>, Fault>, Failed> {
         let (backend, settings, began) = (attempt.backend, &self.settings, attempt.began);
         let span_id = fastrand::u64(1..); // 0 is no id
-        let span = request.forwarded.trace.span;
+        let span = request.trace.span;
         if let Some(span) = span {
             let (operation, upstream) = (request.request.operation, backend.name.clone());
             let (address, ended, status) = (backend.address, None, None);
