@@ -4,7 +4,6 @@
 use std::io;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -16,8 +15,10 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::{Error, InvalidMessage, ServerConfig};
 use x509_cert::der::Decode;
 
+use crate::clock::Clock;
 use crate::config::{CertificateFiles, PemFile, SettingFault, client_tls, pair_fault, system_roots};
 use crate::files::others_may_read;
+use crate::model::date_of;
 
 /// What renews certificates does so earlier (certbot: 30 days before the end), so that it has failed by then.
 const ENDS_SOON: i64 = 14 * 24 * 60 * 60;
@@ -40,11 +41,11 @@ impl Certificate {
         let (path, key_path) = (files.certificate.display(), files.private_key.display());
         let certificate_file = PemFile::read(certificate, &files.certificate)?;
         let chain = certificate_file.certificates()?;
-        let now = Timestamp::now();
+        let now = Clock::system().unix();
         let validity = chain.first().and_then(validity);
-        let soon = validity.and_then(|(_, to)| ends_soon(setting, to.as_second(), now.as_second()));
+        let soon = validity.and_then(|(_, to)| ends_soon(setting, to, now));
         if let Some((_, to)) = validity.filter(|(_, to)| *to < now) {
-            let why = format!("expired at {to}: no caller would accept it; put a renewed one in its place");
+            let why = format!("expired at {}: no caller would accept it; put a renewed one in its place", date_of(to));
             return Err(certificate_file.fault(why));
         }
         let key_file = PemFile::read(private_key, &files.private_key)?;
@@ -52,7 +53,7 @@ impl Certificate {
             .map_err(|error| pair_fault(&certificate_file, &key_file, &error))?;
         let early = validity
             .filter(|(from, _)| *from > now)
-            .map(|(from, _)| format!("{certificate}: {path} is not valid before {from}"));
+            .map(|(from, _)| format!("{certificate}: {path} is not valid before {}", date_of(from)));
         let exposed = others_may_read(&files.private_key).then(|| {
             format!("{private_key}: every user of this machine may read {key_path}; run: chmod o= {key_path}")
         });
@@ -61,7 +62,7 @@ impl Certificate {
 
     /// When it ends, in Unix seconds.
     pub fn ends(&self) -> Option<i64> {
-        validity(self.key.cert.first()?).map(|(_, to)| to.as_second())
+        validity(self.key.cert.first()?).map(|(_, to)| to)
     }
 }
 
@@ -69,18 +70,16 @@ impl Certificate {
 /// in Unix seconds), or has ended.
 pub fn ends_soon(setting: &str, to: i64, now: i64) -> Option<String> {
     let ends = if to < now { "has ended" } else { "ends" };
-    let at = Timestamp::from_second(to).ok()?;
+    let at = date_of(to);
     let warning = format!("{setting}.certificate {ends} at {at}; put a renewed one in its place");
     (to - now < ENDS_SOON).then_some(warning)
 }
 
-/// From when until when a certificate is valid; `None` where it cannot be parsed, which rustls reports later.
-pub fn validity(certificate: &CertificateDer<'_>) -> Option<(Timestamp, Timestamp)> {
+/// From when until when a certificate is valid, in Unix seconds; `None` where it cannot be parsed, which rustls reports later.
+pub fn validity(certificate: &CertificateDer<'_>) -> Option<(i64, i64)> {
     let validity = x509_cert::Certificate::from_der(certificate).ok()?.tbs_certificate.validity;
-    let timestamp = |time: x509_cert::time::Time| {
-        Timestamp::from_second(i64::try_from(time.to_unix_duration().as_secs()).ok()?).ok()
-    };
-    Some((timestamp(validity.not_before)?, timestamp(validity.not_after)?))
+    let unix = |time: x509_cert::time::Time| i64::try_from(time.to_unix_duration().as_secs()).ok();
+    Some((unix(validity.not_before)?, unix(validity.not_after)?))
 }
 
 /// Whether a handshake has failed because what was connected to does not speak TLS.

@@ -171,6 +171,8 @@ pub struct Shared {
     pub process: Arc<ProcessState>,
     pub tokens: Tokens,
     pub metrics: Metrics,
+    /// Those of callers' connections alone.
+    pub connections: Metrics,
     pub audit: Option<Arc<AuditLog>>,
     /// `None`: a demo, which has nothing to reload.
     pub reload: Option<mpsc::Sender<ReloadRequest>>,

@@ -13,7 +13,7 @@ use redis::{
 };
 use tokio::time::timeout;
 
-use crate::config::{HostPort, RedisAt, RedisServers, unreadable_roots};
+use crate::config::{HostPort, RedisAt, RedisServers, tls_fault, unreadable_roots};
 use crate::tls;
 
 /// How long a connection may take to be made.
@@ -63,7 +63,7 @@ impl From<RedisError> for RedisFault {
                 "its Sentinels know no primary of the name in `?master=`".to_owned()
             }
             (ErrorKind::Server(_), code) => format!("it answers {code} {detail}"),
-            _ => error.to_string(),
+            _ => tls_fault(error),
         })
     }
 }

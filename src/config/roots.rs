@@ -1,5 +1,6 @@
 //! Whom clients of TLS trust, and the one verifier of servers' certificates: those of upstreams, of PostgreSQL and of Redis.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use rustls_native_certs::ErrorKind;
@@ -36,6 +37,11 @@ pub fn client_tls(
         .map_err(|e| format!("TLS cannot be set up: {e}"))?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier)))
+}
+
+/// Why TLS failed. The reasons of `Verifier` stand alone: rustls calls each error that is not its own an unexpected one.
+pub fn tls_fault(error: impl Display) -> String {
+    error.to_string().replace("unexpected error: ", "")
 }
 
 #[derive(Debug)]
@@ -170,7 +176,7 @@ mod tests {
         let accept = TlsAcceptor::from(Arc::new(server)).accept(other);
         let connect = client.connect(ServerName::try_from(name).unwrap(), one);
         let (met, _) = tokio::join!(connect, accept);
-        met.map_or_else(|error| error.to_string(), |_| "ok".to_owned())
+        met.map_or_else(tls_fault, |_| "ok".to_owned())
     }
 
     #[tokio::test]
@@ -199,7 +205,7 @@ mod tests {
                 "db.example",
                 of(&other),
                 other.key(),
-                "is that of an authority (CA:TRUE) and itself not in ca.pem",
+                "the server's certificate is that of an authority (CA:TRUE) and itself not in ca.pem",
             ),
             (
                 Some(&other),
@@ -207,11 +213,12 @@ mod tests {
                 "db.example",
                 signed,
                 &key,
-                "is not signed by one in ca.pem (is an intermediate missing?)",
+                "the server's certificate is not signed by one in ca.pem (is an intermediate missing?)",
             ),
         ] {
             let met = met(trusted, any_name, name, (shown, key)).await;
-            assert!(met.contains(said) && (said != "ok" || met == said), "{said}: {met}");
+            let is_whole = said == "ok" || said.starts_with("the server's certificate");
+            assert!(if is_whole { met.starts_with(said) } else { met.contains(said) }, "{said}: {met}");
         }
     }
 }

@@ -83,7 +83,7 @@ impl Tls {
 
     /// When the certificate for new connections expires, in Unix seconds; `None` where that cannot be parsed.
     pub fn certificate_expires(&self) -> Option<i64> {
-        crate::tls::validity(self.certificate.0.load().cert.first()?).map(|(_, to)| to.as_second())
+        crate::tls::validity(self.certificate.0.load().cert.first()?).map(|(_, to)| to)
     }
 
     /// Uses this certificate for new connections. Whether it is another one.

@@ -1,37 +1,24 @@
 //! Dates as people write and read them (RFC 3339). Everywhere else a point in time is in Unix seconds. Pure.
 
-use jiff::SignedDuration;
-use jiff::civil::{DateTime, Time};
-use jiff::fmt::temporal::Pieces;
-
-/// Unix second 0.
-const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
+use chrono::{DateTime, SecondsFormat};
 
 /// The last second that a date can express, 9999-12-31T23:59:59Z: a year has four digits (RFC 3339).
 pub const LATEST_DATE: i64 = 253_402_300_799;
 
-/// Unix seconds as a date in UTC.
+/// Unix seconds as a date in UTC; as a number where no date can express them.
 pub fn date_of(unix: i64) -> String {
-    // Not `Timestamp`, which ends 26 hours before the year 9999 does.
-    match EPOCH.checked_add(SignedDuration::from_secs(unix)) {
-        Ok(time) => format!("{time}Z"),
-        // Beyond the year 9999, or before the year -9999.
-        Err(_) => unix.to_string(),
+    match DateTime::from_timestamp_secs(unix) {
+        Some(time) if unix <= LATEST_DATE => time.to_rfc3339_opts(SecondsFormat::Secs, true),
+        _ => unix.to_string(),
     }
 }
 
 /// The Unix seconds of a day (its first second in UTC) or of a date with time and offset; a fraction of a second is
 /// rounded up.
 pub fn unix_of(date: &str) -> Option<i64> {
-    let pieces = Pieces::parse(date).ok()?;
-    let (time, offset) = match (pieces.time(), pieces.to_numeric_offset()) {
-        (None, None) if date.len() == "2026-12-24".len() => (Time::midnight(), 0),
-        // An offset is less than a day.
-        (Some(time), Some(offset)) if offset.seconds().abs() < 86_400 => (time, i64::from(offset.seconds())),
-        _ => return None,
-    };
-    let since = pieces.date().to_datetime(time).duration_since(EPOCH);
-    Some(since.as_secs() - offset + i64::from(since.subsec_nanos() > 0))
+    let first_second = format!("{date}T00:00:00Z");
+    let parsed = DateTime::parse_from_rfc3339(date).or_else(|_| DateTime::parse_from_rfc3339(&first_second));
+    parsed.ok().map(|time| time.timestamp() + i64::from(time.timestamp_subsec_nanos() > 0))
 }
 
 #[cfg(test)]

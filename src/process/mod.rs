@@ -19,6 +19,7 @@ use std::env::current_dir;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Builder;
 use tokio::signal::unix::SignalKind;
 
@@ -155,8 +156,10 @@ fn log_start(loaded: &Loaded, is_demo: bool) {
 
 /// Lets the process open as many files as the system permits, and says how many those are.
 fn raise_file_limit() -> Result<u64, ProcessError> {
-    let limit = rlimit::increase_nofile_limit(u64::MAX);
-    let limit = limit.map_err(|e| ProcessError::Failed(format!("cannot raise the limit of open files: {e}")))?;
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+        .map_err(|e| ProcessError::Failed(format!("cannot raise the limit of open files: {e}")))?;
+    let limit = maximum.unwrap_or(u64::MAX);
     if limit < LEAST_FILES {
         return Err(ProcessError::Failed(format!(
             "the limit of open files is {limit}; raise it (ulimit -n, LimitNOFILE) to {LEAST_FILES} at least"

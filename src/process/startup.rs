@@ -73,6 +73,7 @@ pub(super) async fn start(
         Box::new(edge.clone()),
         Box::new(ProcessMetrics { started, state: state.clone(), store: store.clone() }),
     ]);
+    let connections = Metrics::new(vec![Box::new(EdgeMetrics::new(&edge))]);
     let server = Server::start(edge, listeners, threads)
         .map_err(|e| ProcessError::Failed(format!("cannot wait for connections: {e}")))?;
     let (requests, receiver) = mpsc::channel(RELOADS);
@@ -86,6 +87,7 @@ pub(super) async fn start(
                 process: state.clone(),
                 tokens,
                 metrics,
+                connections,
                 audit: logs.audit.clone(),
                 reload: (!is_demo).then_some(requests),
                 store: store.clone(),

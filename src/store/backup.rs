@@ -15,11 +15,13 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
+use chrono::DateTime;
 use rusqlite::{Connection, OpenFlags};
 
 use super::sqlite::{self, inspect, is_busy, is_damage, line_of, of_io, read_unchanged};
 use super::temp_file::TempFile;
 use super::*;
+use crate::clock::Clock;
 use crate::files::{FileId, follow_links, sync_folder_of, with_suffix};
 
 pub use super::sqlite::must_exist;
@@ -111,7 +113,8 @@ pub fn restore(from: &Path, store: &Path) -> Result<Restored, StoreError> {
         // A restore by root leaves the store to the user of the server.
         fchown(&part.file, Some(present.uid()), Some(present.gid())).map_err(failed)?;
     }
-    let kept = with_suffix(&target, &jiff::Timestamp::now().strftime(KEPT).to_string());
+    let now = DateTime::from_timestamp_millis(Clock::system().unix_ms()).unwrap_or_default();
+    let kept = with_suffix(&target, &now.format(KEPT).to_string());
     if present.is_some() {
         fs::hard_link(&target, &kept).map_err(failed)?;
     }

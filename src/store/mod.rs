@@ -13,6 +13,7 @@ mod feed; // what others changed
 mod import; // JSON Lines in
 mod lines; // a file as lines of bounded length
 mod members; // members and their notes, one record at a time
+mod migrations; // from one schema to the next
 mod postgres;
 mod record; // what a line says
 mod records; // what stores take and give, and their errors
@@ -193,11 +194,6 @@ impl Store {
         })
         .await
     }
-}
-
-/// The number of the newest of these migrations.
-fn newest_version(migrations: &refinery::Runner) -> i64 {
-    migrations.get_migrations().iter().map(|m| i64::from(m.version())).max().unwrap_or(0)
 }
 
 /// Runs `work` on a thread where it may block. If this is dropped, `work` goes on, and its result is dropped.

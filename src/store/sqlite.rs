@@ -18,10 +18,6 @@ use super::*;
 use crate::clock::becomes_true;
 use crate::files::{FileId, folder_of, follow_links, sync_folder_of, with_suffix};
 
-mod embedded {
-    refinery::embed_migrations!("src/store/migrations/sqlite");
-}
-
 /// How every SQLite file begins.
 pub const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
@@ -61,7 +57,7 @@ pub(super) fn prepare(path: &Path, if_missing: IfMissing) -> Result<(PathBuf, Fi
     }
     let failed = |e| line_of(&path, &e);
     let shown = path.display();
-    let mut conn = connect(&path, "mode=rw").map_err(failed)?;
+    let conn = connect(&path, "mode=rw").map_err(failed)?;
     if conn.is_readonly("main").map_err(failed)? {
         return Err(StoreError::Failed(format!("{shown} is read-only; {CHECK_RIGHTS}")));
     }
@@ -71,7 +67,7 @@ pub(super) fn prepare(path: &Path, if_missing: IfMissing) -> Result<(PathBuf, Fi
         return Err(refusals::no_store(shown));
     }
     if schema.is_none_or(|schema| schema < newest_schema()) {
-        migrate(&mut conn, &path, schema.is_none())?;
+        migrate(&conn, &path, schema)?;
     }
     let mode: String = conn.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0)).map_err(failed)?;
     if mode != "wal" {
@@ -84,17 +80,18 @@ pub(super) fn prepare(path: &Path, if_missing: IfMissing) -> Result<(PathBuf, Fi
 }
 
 /// Brings the schema up to date, beside no other process: one of an older version would not know what it finds.
-fn migrate(conn: &mut Connection, path: &Path, is_empty: bool) -> Result<(), StoreError> {
-    let prepared = match is_empty {
-        true => conn.pragma_update(None, "application_id", APPLICATION_ID),
-        false => leave_wal(conn),
+fn migrate(conn: &Connection, path: &Path, schema: Option<i64>) -> Result<(), StoreError> {
+    let prepared = match schema {
+        None => conn.pragma_update(None, "application_id", APPLICATION_ID),
+        Some(_) => leave_wal(conn),
     };
     prepared.map_err(|e| match is_busy(&e) {
         true => refusals::older_and_open(path.display()),
         false => line_of(path, &e),
     })?;
-    let run = embedded::migrations::runner().set_grouped(true).run(conn);
-    run.map(drop).map_err(|e| StoreError::Failed(format!("{} could not be brought up to date: {e}", path.display())))
+    let steps = migrations::statements(migrations::SQLITE, schema.unwrap_or(0));
+    conn.execute_batch(&format!("BEGIN IMMEDIATE;\n{steps}COMMIT"))
+        .map_err(|e| StoreError::Failed(format!("{} could not be brought up to date: {e}", path.display())))
 }
 
 /// Writes what is in the write-ahead log into the file, and removes the log. Busy if any other process has the file open.
@@ -139,7 +136,7 @@ pub(super) fn inspect(conn: &Connection, path: &Path) -> Result<Option<i64>, Sto
 
 /// The number of the schema that this version writes.
 pub(super) fn newest_schema() -> i64 {
-    newest_version(&embedded::migrations::runner())
+    migrations::newest(migrations::SQLITE)
 }
 
 /// Makes processes that open, migrate or restore one store take turns. The folder is locked and not the file: closing a

@@ -115,15 +115,16 @@ impl CacheUse {
 
 /// A time as RFC 3339 with milliseconds.
 mod rfc3339 {
+    use chrono::{DateTime, SecondsFormat};
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
     pub(super) fn of(unix_ms: i64) -> String {
-        format!("{:.3}", jiff::Timestamp::from_millisecond(unix_ms).unwrap_or_default())
+        DateTime::from_timestamp_millis(unix_ms).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Millis, true)
     }
 
     pub(super) fn parse(text: &str) -> Option<i64> {
-        Some(text.parse::<jiff::Timestamp>().ok()?.as_millisecond())
+        Some(DateTime::parse_from_rfc3339(text).ok()?.timestamp_millis())
     }
 
     pub(super) fn serialize<S: Serializer>(unix_ms: &i64, serializer: S) -> Result<S::Ok, S::Error> {

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use chrono::{DateTime, SecondsFormat};
 use tracing::field::Field;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
@@ -24,15 +25,16 @@ const LINES: usize = 4096;
 
 /// The line that announces that `url` is served, for `log.format = "json"`. It is written at every `log.level`.
 pub fn ready_as_json(url: &str, unix_ms: i64) -> String {
-    let timestamp = jiff::Timestamp::from_millisecond(unix_ms).unwrap_or_default();
+    let timestamp = DateTime::from_timestamp_millis(unix_ms).unwrap_or_default();
+    let timestamp = timestamp.to_rfc3339_opts(SecondsFormat::Millis, true);
     let url = serde_json::Value::from(url);
-    format!("{{\"timestamp\":\"{timestamp:.3}\",\"level\":\"INFO\",\"ready\":{url}}}\n")
+    format!("{{\"timestamp\":\"{timestamp}\",\"level\":\"INFO\",\"ready\":{url}}}\n")
 }
 
 /// Targets of dependencies, and the minimum severity that is logged of each. Callers or a store can cause many of their
 /// lines without end, and the gateway logs itself what an operator needs of those; h2 and tokio_postgres quote what
-/// callers sent. Pingora and refinery log their normal operation at info.
-const DEPENDENCIES: [(&str, LevelFilter); 11] = [
+/// callers sent. Pingora logs its normal operation at info.
+const DEPENDENCIES: [(&str, LevelFilter); 9] = [
     ("h2", LevelFilter::OFF),
     ("rustls", LevelFilter::ERROR),
     ("tokio_rustls", LevelFilter::ERROR),
@@ -41,8 +43,6 @@ const DEPENDENCIES: [(&str, LevelFilter); 11] = [
     ("tokio_postgres", LevelFilter::ERROR),
     ("pingora_core", LevelFilter::WARN),
     ("pingora_runtime", LevelFilter::WARN),
-    ("refinery_core", LevelFilter::WARN),
-    ("refinery", LevelFilter::WARN),
     ("redis", LevelFilter::ERROR),
 ];
 

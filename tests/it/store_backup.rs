@@ -269,8 +269,7 @@ fn what_is_no_sound_backup_is_refused_without_advice_about_the_store_and_nothing
     world.write("empty.db", "");
     Sqlite::open(world.path("other.db")).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
     let newer = world.write("newer.db", &good);
-    let sql = "INSERT INTO refinery_schema_history SELECT version + 1, 'later', applied_on, checksum \
-        FROM refinery_schema_history ORDER BY version DESC LIMIT 1";
+    let sql = "INSERT INTO refinery_schema_history (version) SELECT max(version) + 1 FROM refinery_schema_history";
     Sqlite::open(newer).unwrap().execute_batch(sql).unwrap();
     fs::hard_link(world.path("guildgate.db"), world.path("itself.db")).unwrap();
     let files = || world.files().into_iter().collect::<HashSet<_>>();

@@ -96,7 +96,7 @@ fn tiles(shared: &Shared, recent: &Sample, first: &Sample, last: &Sample) -> Mar
         ("Refused", per_second(recent, last, |totals| totals.by_code[1..].iter().sum())),
         ("Hit ratio, 15 min", share(hits, hits + misses)),
         ("Store", store.to_owned()),
-        ("Connections", shared.metrics.value("guildgate_connections").map_or("–".to_owned(), |n| n.to_string())),
+        ("Connections", shared.connections.value("guildgate_connections").map_or("–".to_owned(), |n| n.to_string())),
     ];
     html! { dl.tiles { @for (name, value) in tiles { div { dt { (name) } dd { (value) } } } } }
 }

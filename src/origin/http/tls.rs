@@ -12,7 +12,9 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{TlsConnector, rustls};
 
-use crate::config::{CertificateFiles, PemFile, SettingFault, Upstreams, client_tls, pair_fault, system_roots};
+use crate::config::{
+    CertificateFiles, PemFile, SettingFault, Upstreams, client_tls, pair_fault, system_roots, tls_fault,
+};
 use crate::tls::is_plain;
 
 /// The trusted roots and our own certificate, for all upstreams with TLS.
@@ -56,7 +58,7 @@ impl Tls {
             io::Error::other(match is_plain(&error) {
                 true => "it does not speak TLS; is it http://?".to_owned(),
                 // A certificate may have thousands of names, which a message repeats.
-                false => format!("{:.300}", error.to_string()),
+                false => format!("{:.300}", tls_fault(error)),
             })
         })
     }

@@ -5,6 +5,7 @@ use std::error::Error as _;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
+use crate::config::tls_fault;
 use crate::store::StoreError;
 
 /// An error of a call that was no commit: nothing was written.
@@ -33,7 +34,7 @@ pub(super) fn behind_pooler(location: &str) -> StoreError {
 pub(super) fn line(error: &Error) -> String {
     match (error.as_db_error(), error.source()) {
         (Some(db), _) => db.message().to_owned(),
-        (None, Some(source)) => format!("{error}: {source}"),
+        (None, Some(source)) => format!("{error}: {}", tls_fault(source)),
         (None, None) => error.to_string(),
     }
 }

@@ -19,10 +19,6 @@ use super::conn::Row;
 use super::*;
 use crate::config::PostgresAt;
 
-mod embedded {
-    refinery::embed_migrations!("src/store/migrations/postgres");
-}
-
 /// Threads that read for callers, with as many connections at most; lists, the writer and the feed have one more each. A
 /// query takes a fraction of a millisecond, so that sixteen do tens of thousands a second, and five nodes fit into the
 /// hundred connections that a server usually allows.
@@ -81,13 +77,8 @@ pub(super) fn prepare(at: &PostgresAt, if_missing: IfMissing) -> Result<bool, St
     if has_schema.is_empty() {
         conn.batch(&format!("CREATE SCHEMA {SCHEMA}"))?;
     }
-    let runner = embedded::migrations::runner().set_grouped(true);
-    let migrated = conn.call(async |client, _| Ok(runner.run_async(client).await))?;
-    migrated.map_err(|e| {
-        let server = e.source().and_then(|source| source.downcast_ref::<Error>());
-        let why = server.map_or_else(|| e.to_string(), error::line);
-        StoreError::Failed(format!("{at} could not be brought up to date: {why}"))
-    })?;
+    // Statements that are sent together are one transaction.
+    conn.batch(&migrations::statements(migrations::POSTGRES, found))?;
     Ok(found == 0)
 }
 
@@ -116,7 +107,7 @@ fn version(conn: &mut PgConn, at: &PostgresAt) -> Result<i64, StoreError> {
 
 /// The version of the schema that this binary knows.
 pub(super) fn newest() -> i64 {
-    newest_version(&embedded::migrations::runner())
+    migrations::newest(migrations::POSTGRES)
 }
 
 /// A connection.

@@ -27,7 +27,7 @@ impl Metrics {
         Metrics(registry)
     }
 
-    /// The value of a metric without labels.
+    /// The value of a metric without labels. Everything is read for it.
     pub fn value(&self, name: &str) -> Option<f64> {
         self.encode().lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
     }

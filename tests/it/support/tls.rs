@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use chrono::Datelike;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -31,11 +32,11 @@ impl Identity {
     }
 
     /// Of a certificate that is valid until this day begins.
-    pub fn valid_until(day: jiff::civil::Date) -> Identity {
+    pub fn valid_until(day: chrono::NaiveDate) -> Identity {
         let signing_key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::new([HOST.to_owned()]).unwrap();
-        params.not_before = rcgen::date_time_ymd((day.year() - 1).into(), 1, 1);
-        params.not_after = rcgen::date_time_ymd(day.year().into(), day.month() as u8, day.day() as u8);
+        params.not_before = rcgen::date_time_ymd(day.year() - 1, 1, 1);
+        params.not_after = rcgen::date_time_ymd(day.year(), day.month() as u8, day.day() as u8);
         let certificate = params.self_signed(&signing_key).unwrap();
         Identity { certificate: certificate.pem(), private_key: signing_key.serialize_pem() }
     }
