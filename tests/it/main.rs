@@ -67,7 +67,6 @@ mod keys_learned_fair;
 mod keys_learned_waits;
 
 mod handover;
-mod handover_ends;
 mod handover_load;
 mod handover_peers;
 mod hang_up;
