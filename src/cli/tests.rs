@@ -150,6 +150,42 @@ async fn what_is_no_guild_member_or_note_is_refused_and_changes_nothing() {
     }
 }
 
+#[test]
+fn what_a_server_does_not_have_in_its_store_is_not_changed_there() {
+    let members = "members, warns and reviews are the HTTP origin's";
+    let guild = "guild add 81 --name N";
+    let of_members = [
+        "member set --guild 81 --member 7 --points 5",
+        "member show --guild 81 --member 7",
+        "warn add --guild 81 --member 7 --author A --reason R --expires 90d",
+        "review add --guild 81 --member 7 --author A --rating 5 --text T",
+    ];
+    let keys = ["key create --guild 81", "key list"];
+    let http = "origin = { kind = \"http\", upstreams = [\"http://a\"] }\n";
+    let in_file = "keys = { source = \"file\", file = \"keys.toml\" }\n";
+    let refused = |toml: &str, line: &str| {
+        let line = CommandLine::try_parse_from(std::iter::once("guildgate").chain(line.split(' '))).unwrap();
+        line.command.must_be_in_store(&config(toml, Path::new("/"))).err().unwrap_or_default()
+    };
+    for (toml, of_guild, of_member, of_key) in [
+        (http.to_owned(), "", members, ""),
+        (format!("{http}{in_file}"), "this configuration has no store", members, "the keys are in the key file"),
+        (
+            format!("{http}keys.source = \"origin\""),
+            "this configuration has no store",
+            members,
+            "only the origin knows",
+        ),
+        (in_file.to_owned(), "", "", "the keys are in the key file"),
+    ] {
+        let lines = of_members.map(|line| (line, of_member)).into_iter().chain(keys.map(|line| (line, of_key)));
+        for (line, words) in lines.chain([(guild, of_guild)]) {
+            let said = refused(&toml, line);
+            assert!(said.starts_with(words) && said.is_empty() == words.is_empty(), "{toml}{line}: {said:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_guild_is_renamed_as_an_import_does_it_and_removed_if_it_is_meant() {
     let store = TestStore::of_guild().await;

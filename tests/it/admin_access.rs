@@ -8,16 +8,19 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::admin_audit::each_change_that_is_asked_for_gets_a_line_without_a_key_whatever_its_caller_does;
+use crate::admin_start::the_token_is_made_once_for_its_owner_only_and_its_thread_has_a_lower_priority;
 use crate::support::*;
 
 const READ: &str = "read-token-0123456789";
 const BOT: &str = "bot-token-01234567890";
 
 #[tokio::test]
-async fn each_token_does_what_its_role_may_and_only_wrong_ones_are_throttled() {
-    let builder = TestGateway::builder().key("bot").points("7", 3).admin();
+async fn each_change_is_in_the_audit_log_each_token_does_what_its_role_may_and_only_wrong_ones_are_throttled() {
+    let builder = TestGateway::builder().key("bot").points("7", 3).admin().set("log.audit", r#""audit.log""#);
     let builder = builder.set("admin.read_token", &format!("{READ:?}")).set("admin.bot_token", &format!("{BOT:?}"));
     let gate = builder.start().await;
+    each_change_that_is_asked_for_gets_a_line_without_a_key_whatever_its_caller_does(&gate, READ).await;
     let admin = gate.admin().await;
     let (read, bot) = (admin.with_token(READ), admin.with_token(BOT));
     let member = format!("/api/guilds/{GUILD}/members/7");
@@ -61,8 +64,9 @@ async fn each_token_does_what_its_role_may_and_only_wrong_ones_are_throttled() {
 }
 
 #[tokio::test]
-async fn anybody_may_connect_and_ask_whether_it_is_ready_and_it_is_not_while_the_store_is_away() {
-    let gate = TestGateway::builder().key("bot").admin().start().await;
+async fn the_token_is_made_once_and_anybody_may_ask_whether_it_is_ready_and_it_is_not_while_the_store_is_away() {
+    let mut gate = TestGateway::builder().key("bot").admin().start().await;
+    the_token_is_made_once_for_its_owner_only_and_its_thread_has_a_lower_priority(&mut gate).await;
     let admin = gate.admin().await;
     let nobody = admin.with_token("");
     connections_are_bounded(&nobody).await;
@@ -84,13 +88,14 @@ async fn anybody_may_connect_and_ask_whether_it_is_ready_and_it_is_not_while_the
 #[tokio::test]
 async fn before_an_http_origin_answers_are_purged_and_what_is_not_in_the_store_is_not_changed_there() {
     let gate = TestGateway::before_http().key("bot").key_of_guild("other", "99").admin();
-    let gate = gate.key_of_tier("daily", "daily").key_of_tier("idle", "daily").set("limits.tiers.daily.daily", "2");
+    let gate = gate.key_of_tier("idle", "daily").set("limits.tiers.daily.daily", "2");
     let gate = gate.points("7", 3).points("8", 4).start().await;
     let admin = gate.admin().await;
     admin.get("/api/guilds/1/members").await.is_problem(409, "HTTP origin");
     admin.get("/api/keys").await.is_problem(409, "key file");
     what_is_purged_is_asked_for_again(&gate, &admin).await;
     a_day_is_reset_before_its_first_count_is_stored(&gate, &admin).await;
+    a_reload_is_not_waited_for_as_long_as_a_file_keeps_changing(&gate, &admin).await;
     a_reload_tells_what_changed_and_every_fault_with_its_place(&gate, &admin).await;
     let learned = TestGateway::before_http().keys_at_the_origin().key("bot").admin().start().await;
     let admin = learned.admin().await;
@@ -100,17 +105,10 @@ async fn before_an_http_origin_answers_are_purged_and_what_is_not_in_the_store_i
     admin.post("/api/cache/purge", r#"{"guild":"1"}"#).await.is_problem(409, "only the origin");
 }
 
+/// What a key has used of its day is given back by both in `admin_api`.
 async fn a_day_is_reset_before_its_first_count_is_stored(gate: &TestGateway, admin: &AdminClient) {
     gate.run(&["limits", "reset", "idle"]).done();
-    gate.run(&["limits", "reset", "no_such"]).failed(1).names(&["there is no key no_such"]);
     admin.send("POST", "/api/keys/idle/reset-day", &[], "").await.is(204);
-    for _ in 0..2 {
-        gate.get_points("daily", "7").await.is("3");
-    }
-    assert_eq!(gate.get_points("daily", "7").await.code(), Some(12));
-    admin.send("POST", "/api/keys/daily/reset-day", &[], "").await.is(204);
-    eventually(PATIENCE, "the day is whole", || async { gate.get_points("daily", "7").await.status == 200 }).await;
-    admin.send("POST", "/api/keys/no_such/reset-day", &[], "").await.is_problem(404, "no_such");
 }
 
 async fn what_is_purged_is_asked_for_again(gate: &TestGateway, admin: &AdminClient) {
@@ -134,6 +132,25 @@ async fn what_is_purged_is_asked_for_again(gate: &TestGateway, admin: &AdminClie
     }
     admin.post("/api/cache/purge", r#"{"member":"x"}"#).await.is_problem(400, "digits");
     admin.post("/api/cache/purge", "").await.is(204);
+}
+
+async fn a_reload_is_not_waited_for_as_long_as_a_file_keeps_changing(gate: &TestGateway, admin: &AdminClient) {
+    let keys = gate.world().text("keys.toml");
+    let (path, stops) = (gate.world().path("keys.toml"), Arc::new(AtomicBool::new(false)));
+    let stopped = stops.clone();
+    let keeps_changing = std::thread::spawn(move || {
+        for n in 0.. {
+            std::fs::write(&path, format!("{keys}\n# {n}\n")).unwrap();
+            if stopped.load(Ordering::Relaxed) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10)); // so that no two looks find the same
+        }
+    });
+    admin.post("/api/reload", "").await.is_problem(503, "a file keeps changing");
+    stops.store(true, Ordering::Relaxed);
+    keeps_changing.join().unwrap();
+    admin.post("/api/reload", "").await.is(200);
 }
 
 async fn a_reload_tells_what_changed_and_every_fault_with_its_place(gate: &TestGateway, admin: &AdminClient) {
@@ -174,27 +191,6 @@ async fn a_reload_tells_what_changed_and_every_fault_with_its_place(gate: &TestG
     let accepted = reloads.iter().find(|reload| reload["changed"] == json!(["answers"])).unwrap();
     assert_eq!((&accepted["after_restart"], &accepted["faults"]), (&reloaded["after_restart"], &json!([])));
     gate.get_points("bot", "7").await.is("3");
-}
-
-#[tokio::test]
-async fn a_reload_is_not_waited_for_as_long_as_a_file_keeps_changing() {
-    let gate = TestGateway::before_http().key("bot").admin().start().await;
-    let (admin, keys) = (gate.admin().await, gate.world().text("keys.toml"));
-    let (path, stops) = (gate.world().path("keys.toml"), Arc::new(AtomicBool::new(false)));
-    let stopped = stops.clone();
-    let keeps_changing = std::thread::spawn(move || {
-        for n in 0.. {
-            std::fs::write(&path, format!("{keys}\n# {n}\n")).unwrap();
-            if stopped.load(Ordering::Relaxed) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10)); // so that no two looks find the same
-        }
-    });
-    admin.post("/api/reload", "").await.is_problem(503, "a file keeps changing");
-    stops.store(true, Ordering::Relaxed);
-    keeps_changing.join().unwrap();
-    admin.post("/api/reload", "").await.is(200);
 }
 
 /// One connection too many is closed at once, and the next one is served when there is room.

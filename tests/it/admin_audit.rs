@@ -25,11 +25,11 @@ fn patch(admin: &AdminClient, path: &str, body: &str) -> String {
     )
 }
 
-#[tokio::test]
-async fn each_change_that_is_asked_for_gets_a_line_without_a_key_whatever_its_caller_does() {
-    let read = "read-token-0123456789";
-    let gate = TestGateway::builder().key("bot").admin().set("log.audit", r#""audit.log""#);
-    let gate = gate.set("admin.read_token", &format!("{read:?}")).start().await;
+/// On a gateway whose audit log is empty, with this read token.
+pub async fn each_change_that_is_asked_for_gets_a_line_without_a_key_whatever_its_caller_does(
+    gate: &TestGateway,
+    read: &str,
+) {
     let (admin, path) = (gate.admin().await, format!("/api/keys/{}", gate.key_id("bot")));
 
     // A caller that hangs up while its change waits for another writer.
@@ -42,7 +42,7 @@ async fn each_change_that_is_asked_for_gets_a_line_without_a_key_whatever_its_ca
         admin.get(&path).await.is(200); // the request is read before this
     }
     drop(writer);
-    let line = lines(&gate, 0, 1).await.remove(0);
+    let line = lines(gate, 0, 1).await.remove(0);
     assert_eq!((&line["change"]["name"], line["status"].as_i64()), (&json!("first"), Some(200)));
     assert_eq!(admin.get(&path).await.is(200)["name"], "first");
 
@@ -53,14 +53,14 @@ async fn each_change_that_is_asked_for_gets_a_line_without_a_key_whatever_its_ca
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains(r#""name":"n""#), "{answer}");
-    assert_eq!(lines(&gate, 1, 1).await[0]["status"], 200);
+    assert_eq!(lines(gate, 1, 1).await[0]["status"], 200);
 
     // What a token may not do, and a body that is too large.
     let guild = format!("/api/guilds/{GUILD}");
     admin.with_token(read).send("DELETE", &guild, &[], "").await.is_problem(403, "read token");
     admin.post("/api/keys", &"x".repeat(64 * 1024 + 1)).await.is_problem(413, "64 KiB");
     admin.post("/api/keys", &"x".repeat(5000)).await.is_problem(400, "the body");
-    let found = lines(&gate, 2, 3).await;
+    let found = lines(gate, 2, 3).await;
     let told = found.iter().map(|line| json!([line["role"], line["method"], line["path"], line["status"]]));
     assert_eq!(
         told.collect::<Vec<_>>(),
@@ -80,7 +80,7 @@ async fn each_change_that_is_asked_for_gets_a_line_without_a_key_whatever_its_ca
     for path in [format!("/api/keys/%67g_{digits}"), format!("/api/keys/gg%5f{digits}")] {
         admin.send("DELETE", &path, &[], "").await.is(404);
     }
-    let found = lines(&gate, 5, 4).await;
+    let found = lines(gate, 5, 4).await;
     assert!(!found.iter().any(|line| line.to_string().contains(&digits[8..])), "{found:#?}");
     assert_eq!((&found[0]["change"]["name"], &found[2]["path"]), (&json!("gg_…"), &json!("/api/keys/gg_…")));
 }

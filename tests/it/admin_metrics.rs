@@ -93,7 +93,7 @@ async fn what_callers_did_is_counted_as_openmetrics_and_rules_board_and_page_nam
             families.insert(format!("{name}{suffix}"));
         }
     }
-    let redis = Redis::start(&[]).await;
+    let redis = RedisDatabase::new().await;
     let gate = TestGateway::before_http().set("cluster.redis", &format!("{:?}", redis.url())).admin().start().await;
     there.extend(metrics_in(&gate.admin().await.get("/metrics").await.text));
     let page = include_str!("../../docs/admin.md").lines().filter(|line| line.starts_with("| `"));

@@ -155,10 +155,8 @@ impl Generator {
     }
 }
 
-#[tokio::test]
-async fn requests_are_answered_as_the_description_says() {
-    let gate = TestGateway::builder().key("bot").points("7", 3).admin().start().await;
-    let admin = gate.admin().await;
+/// On a gateway with a key `bot`.
+pub async fn requests_are_answered_as_the_description_says(gate: &TestGateway, admin: &AdminClient) {
     let openapi = admin.get("/api/openapi.json").await.is(200);
     for reference in openapi.to_string().split("\"$ref\":\"#").skip(1) {
         let pointer = reference.split('"').next().unwrap();

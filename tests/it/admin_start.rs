@@ -4,9 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use crate::support::*;
 
-#[tokio::test]
-async fn the_token_is_made_once_for_its_owner_only_and_its_thread_has_a_lower_priority() {
-    let mut gate = TestGateway::builder().key("bot").admin().start().await;
+pub async fn the_token_is_made_once_for_its_owner_only_and_its_thread_has_a_lower_priority(gate: &mut TestGateway) {
     let admin = gate.admin().await;
     let path = gate.world().path("admin.token");
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);

@@ -1,41 +1,10 @@
 //! The daily limit over several nodes (contract section 3, `[cluster]`), and a day that is given back.
 
-use crate::cluster_limits::{judged_by_the_origin, limited};
+use crate::cluster_limits::{has_its_day_back, judged_by_the_origin};
 use crate::support::*;
 
 async fn is_used_up(gate: &TestGateway) {
     eventually(PATIENCE, "the day is used up", async || gate.get_points("bot", "7").await.code() == Some(12)).await;
-}
-
-async fn has_its_day_back(gate: &TestGateway) {
-    let is_answered = async || gate.get_points("bot", "7").await.status == 200;
-    eventually(PATIENCE, "the day is given back", is_answered).await;
-}
-
-#[tokio::test]
-async fn guarantee_6_a_day_is_counted_over_all_nodes_and_given_back_at_each_though_one_was_started_since() {
-    let redis = RedisDatabase::new().await;
-    let url = Postgres::shared().database().await;
-    let mut here = limited(&redis.url(), &url).set("limits.tiers.standard.daily", "30").start().await;
-    let there = here.node(&url).await;
-    let mut admitted = 0;
-    for _ in 0..40 {
-        for gate in [&here, &there] {
-            admitted += u32::from(gate.get_points("bot", "7").await.status == 200);
-        }
-    }
-    assert_eq!(admitted, 30);
-    // What Redis holds of a key goes away once everything has come back and its day is over.
-    let left = |key: &str| {
-        let said = redis.ask(&format!("PTTL guildgate:l:{}", here.key_id(key)));
-        said.trim_start_matches(':').lines().next().unwrap().parse::<i64>().unwrap()
-    };
-    let to_midnight = (86_400 - unix_now().rem_euclid(86_400)) * 1000;
-    assert!((left("bot") - to_midnight).abs() < 5000, "{} of {to_midnight}", left("bot"));
-    here.restart().await;
-    here.run(&["limits", "reset", &here.key_id("bot")]).done();
-    has_its_day_back(&here).await;
-    has_its_day_back(&there).await;
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ fn node(redis_url: &str) -> Builder {
         .set("cluster.nodes", "2")
         // The longest there is, because tests share a machine.
         .set("cluster.timeout", r#""1s""#)
+        .set("server.handover", r#""handover.sock""#)
         .admin()
         .key("bot")
         .points("7", 3)
@@ -50,7 +51,7 @@ async fn says(gate: &TestGateway, code: i32, words: &[&str]) {
 async fn each_node_is_shown_and_configurations_and_key_files_that_differ_are_named_by_the_command_the_dashboard_and_a_metric_until_they_agree()
  {
     let redis = RedisDatabase::new().await;
-    let (here, there) = two_nodes(&redis).await;
+    let (mut here, mut there) = two_nodes(&redis).await;
     for gate in [&here, &there] {
         says(gate, 0, &["edge-1", "edge-2", "2 nodes", "serving", &format!("Redis at {} (version", redis.url())]).await;
     }
@@ -101,8 +102,8 @@ async fn each_node_is_shown_and_configurations_and_key_files_that_differ_are_nam
     here.world().write("keys.toml", format!("# in another order\n{more}{file}"));
     says(&here, 0, &["edge-1", "edge-2"]).await;
     // What may differ between nodes is no difference.
-    there.world().edit("gateway.toml", "[server]", "[log]\naccess = \"access.log\"\n[server]\nhandover = \"h.sock\"");
-    let mut there = there;
+    there.world().edit("gateway.toml", "handover.sock", "h.sock");
+    there.world().edit("gateway.toml", "[server]", "[log]\naccess = \"access.log\"\n[server]");
     there.restart().await;
     let same = async || {
         let nodes = status_json(&here)["nodes"].as_array().unwrap().clone();
@@ -110,46 +111,46 @@ async fn each_node_is_shown_and_configurations_and_key_files_that_differ_are_nam
     };
     eventually(PATIENCE, "both serve", same).await;
     status(&here).done();
+    the_two_processes_of_a_hand_over_are_shown_without_a_warning(&mut here).await;
+    a_node_that_is_killed_is_named_until_another_takes_its_place(&redis, &here, &mut there).await;
 }
 
-#[tokio::test]
-async fn the_two_processes_of_a_hand_over_are_shown_without_a_warning() {
-    let redis = RedisDatabase::new().await;
-    let mut here = node(&redis.url()).set("server.handover", r#""handover.sock""#).start().await;
+async fn the_two_processes_of_a_hand_over_are_shown_without_a_warning(here: &mut TestGateway) {
     let request = here.request("getPoints", "bot", "memberID=7");
-    let held = HeldBody::begin(&here, request).await;
+    let held = HeldBody::begin(here, request).await;
     let mut before = here.replace().await;
     let both = async || {
-        let ran = status(&here).done();
+        let ran = status(here).done();
         ran.stdout.contains("draining") && ran.stdout.contains("serving")
     };
     eventually(PATIENCE, "both are shown", both).await;
     held.release().await.is("3");
     assert_eq!(before.exit().await, Some(0), "{}", before.stderr());
-    assert!(status(&here).done().stdout.contains("; 1 node\n"));
+    assert!(status(here).done().stdout.contains("; 2 nodes\n"));
 }
 
-#[tokio::test]
-async fn a_node_that_is_killed_is_named_until_another_takes_its_place() {
-    let redis = RedisDatabase::new().await;
-    let (here, mut there) = two_nodes(&redis).await;
-    let serves = async || status(&here).stdout.matches("serving").count() == 2;
+async fn a_node_that_is_killed_is_named_until_another_takes_its_place(
+    redis: &RedisDatabase,
+    here: &TestGateway,
+    there: &mut TestGateway,
+) {
+    let serves = async || status(here).stdout.matches("serving").count() == 2;
     eventually(PATIENCE, "both serve", serves).await;
     there.process().kill_hard();
-    let named = async || status(&here).stderr.contains("node edge-2 (process ");
+    let named = async || status(here).stderr.contains("node edge-2 (process ");
     eventually(Duration::from_secs(20), "it is named", named).await;
-    says(&here, 1, &["was last heard", "it was killed"]).await;
+    says(here, 1, &["was last heard", "it was killed"]).await;
     there.restart_after_kill().await;
-    says(&here, 0, &["edge-2", "serving"]).await;
+    says(here, 0, &["edge-2", "serving"]).await;
     redis.ask("HSET guildgate:nodes another x"); // something that is no record of a node
-    says(&here, 0, &["2 nodes"]).await;
+    says(here, 0, &["2 nodes"]).await;
     let is_gone = async || !redis.ask("HKEYS guildgate:nodes").contains("another");
     eventually(PATIENCE, "it is removed", is_gone).await;
 }
 
 #[tokio::test]
-async fn a_node_that_hears_nothing_of_the_others_writes_is_named_as_cut_off() {
-    let redis = Redis::start(&["--user", "gate", "on", ">hunter2", "~*", "+@all"]).await;
+async fn a_node_that_hears_nothing_of_the_others_is_named_as_cut_off_and_without_redis_the_command_ends_with_2() {
+    let mut redis = Redis::start(&["--user", "gate", "on", ">hunter2", "~*", "+@all"]).await;
     let here = node(&redis.url().replace("redis://", "redis://gate:hunter2@")).start().await;
     says(&here, 0, &["edge-1", "serving"]).await;
     redis.ask("ACL SETUSER gate -xread");
@@ -160,15 +161,9 @@ async fn a_node_that_hears_nothing_of_the_others_writes_is_named_as_cut_off() {
     says(&here, 0, &["edge-1", "serving"]).await;
     let ran = status(&here);
     assert!(!format!("{ran:?}").contains("hunter2"), "{ran:?}");
-}
-
-#[tokio::test]
-async fn where_redis_is_away_or_not_set_the_command_ends_with_2_and_says_so() {
-    let mut redis = Redis::start(&[]).await;
-    let here = node(&redis.url()).start().await;
     redis.kill_hard();
-    let address = format!("Redis at {} cannot be used", redis.url());
-    status(&here).failed(2).names(&["gateway.toml", "cluster.redis", &address]);
+    let address = format!("127.0.0.1:{} cannot be used", redis.port());
+    status(&here).failed(2).names(&["gateway.toml", "cluster.redis", "Redis at ", &address]);
     here.has_said("is away; until it answers").await;
     let warnings = here.admin().await.get("/api/cluster").await.is(200)["warnings"].clone();
     assert!(warnings[0].as_str().unwrap().starts_with("the other nodes are not heard"), "{warnings}");

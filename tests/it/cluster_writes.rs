@@ -47,59 +47,186 @@ async fn metric(gate: &TestGateway, name: &str) -> f64 {
     line.unwrap_or_else(|| panic!("{name} is not in\n{text}")).parse().unwrap()
 }
 
-#[tokio::test]
-async fn guarantee_2_a_write_or_purge_at_one_node_ends_what_the_others_have_in_memory() {
+/// Two nodes, each with a way of its own to Redis. The first one has the origin.
+struct TwoNodes {
+    redis: RedisDatabase,
+    ways: [Proxy; 2],
+    here: TestGateway,
+    there: TestGateway,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn guarantee_2_a_write_or_purge_at_one_node_ends_what_the_others_have_in_memory_whatever_becomes_of_them() {
     let redis = RedisDatabase::new().await;
-    let (here, there) = two_nodes(node(&redis.url()).admin()).await;
-    for n in 1..=5 {
-        for (writer, reader) in [(&here, &there), (&there, &here)] {
-            has_in_memory(reader).await;
-            let points = if std::ptr::eq(writer, &here) { n } else { -n };
-            writes(writer, points).await;
-            let seen = async || reader.get_points("bot", "7").await.body == points.to_string();
-            eventually(SECOND_AND_SLACK, "the write is seen", seen).await;
-            writer.get_points("bot", "7").await.is(&points.to_string());
+    let ways = [Proxy::to(redis.port()).await, Proxy::to(redis.port()).await];
+    let url = |way: &Proxy| redis.url_at(way.port());
+    // With `daily`, each node has a store of its own beside the key file.
+    let builder = node(&url(&ways[0])).admin().set("server.handover", r#""handover.sock""#);
+    let builder = builder.set("limits.tiers.standard.daily", "1000000").set("origin.queue_timeout", r#""30s""#);
+    let here = builder.start().await;
+    let there = here.node_with(&url(&ways[0]), &url(&ways[1])).await;
+    let mut nodes = TwoNodes { redis, ways, here, there };
+    nodes.what_is_written_at_one_is_seen_at_the_other().await;
+    nodes.what_is_purged_at_one_is_purged_at_the_other().await;
+    nodes.one_that_stood_still_gives_nothing_that_is_older_than_a_second().await;
+    nodes.while_the_other_is_not_heard_the_origin_has_one_question_of_a_key_at_a_time().await;
+    nodes.after_a_write_of_unknown_outcome_none_keeps_its_members_answers().await;
+    nodes.one_that_was_cut_off_hears_of_a_write_of_unknown_outcome_when_it_is_back().await;
+    nodes.a_hand_over_passes_on_the_writes_of_unknown_outcome_of_every_node().await;
+    nodes.a_guild_that_ones_own_store_says_is_left_is_out_of_the_others_memory().await;
+}
+
+impl TwoNodes {
+    async fn what_is_written_at_one_is_seen_at_the_other(&self) {
+        let TwoNodes { here, there, .. } = self;
+        for n in 1..=5 {
+            for (writer, reader) in [(here, there), (there, here)] {
+                has_in_memory(reader).await;
+                let points = if std::ptr::eq(writer, here) { n } else { -n };
+                writes(writer, points).await;
+                let seen = async || reader.get_points("bot", "7").await.body == points.to_string();
+                eventually(SECOND_AND_SLACK, "the write is seen", seen).await;
+                writer.get_points("bot", "7").await.is(&points.to_string());
+            }
+        }
+        has_in_memory(there).await;
+        let age = metric(there, "guildgate_bus_age_seconds").await;
+        assert!((0.0..0.95).contains(&age), "{age}");
+        assert_eq!(metric(there, "guildgate_bus_cut_off").await, 0.0);
+        let page = include_str!("../../docs/cluster.md");
+        let served = there.admin().await.with_token("").get("/metrics").await.text;
+        let served: String = served.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
+        let names = |text: &str| -> BTreeSet<String> {
+            let all = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').map(str::to_owned);
+            all.filter(|name| name.starts_with("guildgate_bus_")).collect()
+        };
+        assert_eq!(names(page), names(&served), "docs/cluster.md names all metrics");
+    }
+
+    async fn what_is_purged_at_one_is_purged_at_the_other(&self) {
+        let TwoNodes { here, there, .. } = self;
+        let admin = here.admin().await;
+        for (purge, points) in [
+            (r#"{"member":"7"}"#.to_owned(), 24),
+            (format!(r#"{{"guild":"{GUILD}"}}"#), 25),
+            (format!(r#"{{"guild":"{GUILD}","member":"7"}}"#), 26),
+            ("{}".to_owned(), 27),
+        ] {
+            has_in_memory(there).await;
+            here.origin().put_points("7", points);
+            admin.post("/api/cache/purge", &purge).await.is(204);
+            let is_purged = async || there.get_points("bot", "7").await.body == points.to_string();
+            eventually(SECOND_AND_SLACK, &purge, is_purged).await;
         }
     }
-    has_in_memory(&there).await;
-    let age = metric(&there, "guildgate_bus_age_seconds").await;
-    assert!((0.0..0.95).contains(&age), "{age}");
-    assert_eq!(metric(&there, "guildgate_bus_cut_off").await, 0.0);
-    let page = include_str!("../../docs/cluster.md");
-    let served = there.admin().await.with_token("").get("/metrics").await.text;
-    let served: String = served.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
-    let names = |text: &str| -> BTreeSet<String> {
-        let all = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').map(str::to_owned);
-        all.filter(|name| name.starts_with("guildgate_bus_")).collect()
-    };
-    assert_eq!(names(page), names(&served), "docs/cluster.md names all metrics");
-    // A purge reaches the others too.
-    let admin = here.admin().await;
-    for (purge, points) in [
-        (r#"{"member":"7"}"#.to_owned(), 24),
-        (format!(r#"{{"guild":"{GUILD}"}}"#), 25),
-        (format!(r#"{{"guild":"{GUILD}","member":"7"}}"#), 26),
-        ("{}".to_owned(), 27),
-    ] {
-        has_in_memory(&there).await;
-        here.origin().put_points("7", points);
-        admin.post("/api/cache/purge", &purge).await.is(204);
-        let is_purged = async || there.get_points("bot", "7").await.body == points.to_string();
-        eventually(SECOND_AND_SLACK, &purge, is_purged).await;
+
+    async fn one_that_stood_still_gives_nothing_that_is_older_than_a_second(&mut self) {
+        let TwoNodes { here, there, .. } = self;
+        has_in_memory(there).await;
+        let mut kept = there.connect().await;
+        let read = there.request("getPoints", "bot", "memberID=7");
+        kept.ask(&read).await.is_hit();
+        there.process().stop_threads().await;
+        let stopped = Instant::now();
+        let mut points = 100;
+        while stopped.elapsed() < SECOND_AND_SLACK {
+            points += 1;
+            writes(here, points).await;
+            here.get_points("bot", "7").await.is(&points.to_string());
+        }
+        // A read after the last write, which is there before anything that the bus could tell.
+        kept.send(read.bytes()).await;
+        there.process().signal(Signal::SIGCONT);
+        kept.answer().await.is(&points.to_string());
+        has_in_memory(there).await;
+        writes(there, 5).await;
+        let seen = async || here.get_points("bot", "7").await.body == "5";
+        eventually(SECOND_AND_SLACK, "it writes again", seen).await;
     }
-    // After a write of unknown outcome no node keeps its member's answers.
-    has_in_memory(&there).await;
-    has_in_memory_of(&there, "8").await;
-    here.origin().next("setPoints", Act::Cut(Cut::BeforeHeader));
-    here.set_points("bot", "7", 5).await.is_refused(502, NO_ANSWER);
-    let is_seen = async || there.get_points("bot", "7").await.body == "5";
-    eventually(SECOND_AND_SLACK, "the write is seen", is_seen).await;
-    for gate in [&here, &there] {
+
+    async fn while_the_other_is_not_heard_the_origin_has_one_question_of_a_key_at_a_time(&self) {
+        let TwoNodes { here, redis, ways, .. } = self;
+        ways[0].lead_to(1); // where nobody listens
+        here.has_said("the bus is away").await;
+        let points = here.origin().points("7").to_string();
+        let hold = Gate::shut();
+        here.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
+        let asked = here.origin().asked("getPoints");
+        let request = here.request("getPoints", "bot", "memberID=7");
+        let mut asking = vec![here.connect_and_send(request.clone()).await];
+        here.origin().has_been_asked("getPoints", asked + 1).await;
+        for _ in 0..40 {
+            asking.push(here.connect_and_send(request.clone()).await);
+        }
+        here.has_read_requests().await;
+        hold.open();
+        for mut connection in asking {
+            connection.answer().await.is(&points);
+        }
+        assert_eq!(here.origin().asked("getPoints"), asked + 2, "one before they came, and one for all of them");
+        ways[0].lead_to(redis.port());
+        here.has_said("the bus works again").await;
+    }
+
+    async fn after_a_write_of_unknown_outcome_none_keeps_its_members_answers(&self) {
+        let TwoNodes { here, there, .. } = self;
+        has_in_memory_of(there, "11").await;
+        has_in_memory_of(there, "8").await;
+        here.origin().next("setPoints", Act::Cut(Cut::BeforeHeader));
+        here.set_points("bot", "11", 5).await.is_refused(502, NO_ANSWER);
+        let is_seen = async || there.get_points("bot", "11").await.body == "5";
+        eventually(SECOND_AND_SLACK, "the write is seen", is_seen).await;
+        for gate in [here, there] {
+            for _ in 0..5 {
+                gate.get_points("bot", "11").await.is("5").is_miss();
+            }
+        }
+        there.get_points("bot", "8").await.is_hit();
+    }
+
+    async fn one_that_was_cut_off_hears_of_a_write_of_unknown_outcome_when_it_is_back(&self) {
+        let TwoNodes { here, there, ways, .. } = self;
+        has_in_memory_of(there, "10").await;
+        let times = |words: &str| there.stderr().matches(words).count();
+        let (away, works) = (times("the bus is away"), times("the bus works again"));
+        ways[1].hold(Holds::Everything);
+        eventually(PATIENCE, "the bus is away", async || times("the bus is away") > away).await;
+        here.origin().next("setPoints", Act::Cut(Cut::BeforeHeader));
+        here.set_points("bot", "10", 5).await.is_refused(502, NO_ANSWER);
+        ways[1].hold(Holds::Nothing);
+        eventually(PATIENCE, "it works again", async || times("the bus works again") > works).await;
+        has_in_memory_of(there, "8").await;
         for _ in 0..5 {
-            gate.get_points("bot", "7").await.is("5").is_miss();
+            there.get_points("bot", "10").await.is_miss();
         }
     }
-    there.get_points("bot", "8").await.is_hit();
+
+    async fn a_hand_over_passes_on_the_writes_of_unknown_outcome_of_every_node(&mut self) {
+        let TwoNodes { here, there, .. } = self;
+        has_in_memory_of(here, "13").await;
+        for (gate, member) in [(&*there, "13"), (&*here, "14")] {
+            here.origin().next("setPoints", Act::Cut(Cut::BeforeHeader));
+            gate.set_points("bot", member, 5).await.is_refused(502, NO_ANSWER);
+        }
+        let is_heard = async || here.get_points("bot", "13").await.body == "5";
+        eventually(SECOND_AND_SLACK, "the write is heard of", is_heard).await;
+        assert_eq!(here.replace().await.exit().await, Some(0));
+        here.has_said("answers no more requests").await;
+        for _ in 0..5 {
+            here.get_points("bot", "13").await.is("5").is_miss();
+            here.get_points("bot", "14").await.is("5").is_miss();
+        }
+    }
+
+    async fn a_guild_that_ones_own_store_says_is_left_is_out_of_the_others_memory(&self) {
+        let TwoNodes { here, there, .. } = self;
+        here.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
+        has_in_memory(there).await;
+        here.origin().put_points("7", 1008);
+        here.run(&["guild", "leave", GUILD]).done();
+        let is_purged = async || there.get_points("bot", "7").await.body == "1008";
+        eventually(SECOND_AND_SLACK, "its answers are purged", is_purged).await;
+    }
 }
 
 /// Sends reads one after the other until it is done; how many there were, and what each answered but 200.
@@ -150,32 +277,6 @@ async fn a_fail_over_by_sentinel_fails_no_read_and_the_nodes_hear_each_other_by_
 }
 
 #[tokio::test]
-async fn guarantee_2_a_node_that_stood_still_gives_nothing_that_is_older_than_a_second() {
-    let redis = RedisDatabase::new().await;
-    let (here, mut there) = two_nodes(node(&redis.url())).await;
-    has_in_memory(&there).await;
-    let mut kept = there.connect().await;
-    let read = there.request("getPoints", "bot", "memberID=7");
-    kept.ask(&read).await.is("3").is_hit();
-    there.process().stop_threads().await;
-    let stopped = Instant::now();
-    let mut points = 100;
-    while stopped.elapsed() < SECOND_AND_SLACK {
-        points += 1;
-        writes(&here, points).await;
-        here.get_points("bot", "7").await.is(&points.to_string());
-    }
-    // A read after the last write, which is there before anything that the bus could tell.
-    kept.send(read.bytes()).await;
-    there.process().signal(Signal::SIGCONT);
-    kept.answer().await.is(&points.to_string());
-    has_in_memory(&there).await;
-    writes(&there, 5).await;
-    let seen = async || here.get_points("bot", "7").await.body == "5";
-    eventually(SECOND_AND_SLACK, "it writes again", seen).await;
-}
-
-#[tokio::test]
 async fn guarantee_2_when_a_node_ends_amid_a_write_the_others_keep_nothing_for_as_long_as_that_takes() {
     let timeout = Duration::from_secs(3);
     let redis = RedisDatabase::new().await;
@@ -208,35 +309,6 @@ async fn guarantee_2_when_a_node_ends_amid_a_write_the_others_keep_nothing_for_a
         here.get_points("bot", "7").await.is("5").is_miss();
     }
     has_in_memory(&here).await;
-}
-
-#[tokio::test]
-async fn a_guild_that_the_bot_leaves_is_left_at_every_node() {
-    let redis = RedisDatabase::new().await;
-    let url = Postgres::shared().database().await;
-    let here = node(&redis.url()).keys_in_store().store(&url).start().await;
-    let there = here.node(&url).await;
-    for gate in [&here, &there] {
-        has_in_memory(gate).await;
-    }
-    here.run(&["guild", "leave", GUILD]).done();
-    for gate in [&here, &there] {
-        let is_left = async || gate.get_points("bot", "7").await.code() == Some(3);
-        eventually(SECOND_AND_SLACK, "03", is_left).await;
-    }
-}
-
-#[tokio::test]
-async fn a_guild_that_one_nodes_own_store_says_is_left_is_out_of_the_others_memory() {
-    let redis = RedisDatabase::new().await;
-    // With `daily`, each node has a store of its own beside the key file.
-    let (here, there) = two_nodes(node(&redis.url()).set("limits.tiers.standard.daily", "1000000")).await;
-    here.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done();
-    has_in_memory(&there).await;
-    here.origin().put_points("7", 8);
-    here.run(&["guild", "leave", GUILD]).done();
-    let is_purged = async || there.get_points("bot", "7").await.body == "8";
-    eventually(SECOND_AND_SLACK, "its answers are purged", is_purged).await;
 }
 
 /// A world whose configuration has this Redis.
@@ -286,67 +358,4 @@ async fn the_rights_that_the_page_names_are_enough_and_a_missing_right_or_replic
 async fn replica_of(primary: &Redis) -> Redis {
     let port = primary.port().to_string();
     Redis::start(&["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"]).await
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn guarantee_2_a_node_that_was_cut_off_hears_of_a_write_of_unknown_outcome_when_it_is_back() {
-    let redis = RedisDatabase::new().await;
-    let proxy = Proxy::to(redis.port()).await;
-    let (here, mut there) = two_nodes(node(&redis.url())).await;
-    there.world().edit("gateway.toml", &redis.port().to_string(), &proxy.port().to_string());
-    there.restart().await;
-    has_in_memory(&there).await;
-    proxy.hold(Holds::Everything);
-    there.has_said("the bus is away").await;
-    here.origin().next("setPoints", Act::Cut(Cut::BeforeHeader));
-    here.set_points("bot", "7", 5).await.is_refused(502, NO_ANSWER);
-    proxy.hold(Holds::Nothing);
-    there.has_said("the bus works again").await;
-    has_in_memory_of(&there, "8").await;
-    for _ in 0..5 {
-        there.get_points("bot", "7").await.is_miss();
-    }
-}
-
-#[tokio::test]
-async fn guarantee_2_a_hand_over_passes_on_the_writes_of_unknown_outcome_of_every_node() {
-    let redis = RedisDatabase::new().await;
-    let builder = node(&redis.url()).set("server.handover", r#""handover.sock""#).points("9", 3);
-    let (mut here, there) = two_nodes(builder).await;
-    has_in_memory(&here).await;
-    for (gate, member) in [(&there, "7"), (&here, "9")] {
-        here.origin().next("setPoints", Act::Cut(Cut::BeforeHeader));
-        gate.set_points("bot", member, 5).await.is_refused(502, NO_ANSWER);
-    }
-    let is_heard = async || here.get_points("bot", "7").await.body == "5";
-    eventually(SECOND_AND_SLACK, "the write is heard of", is_heard).await;
-    assert_eq!(here.replace().await.exit().await, Some(0));
-    here.has_said("answers no more requests").await;
-    for _ in 0..5 {
-        here.get_points("bot", "7").await.is("5").is_miss();
-        here.get_points("bot", "9").await.is("5").is_miss();
-    }
-}
-
-#[tokio::test]
-async fn guarantee_3_while_the_others_are_not_heard_the_origin_has_one_question_of_a_key_at_a_time() {
-    let mut redis = Redis::start(&[]).await;
-    let (here, _there) = two_nodes(node(&redis.url()).set("origin.queue_timeout", r#""30s""#)).await;
-    redis.kill_hard();
-    here.has_said("the bus is away").await;
-    let hold = Gate::shut();
-    here.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
-    let asked = here.origin().asked("getPoints");
-    let request = here.request("getPoints", "bot", "memberID=7");
-    let mut asking = vec![here.connect_and_send(request.clone()).await];
-    here.origin().has_been_asked("getPoints", asked + 1).await;
-    for _ in 0..40 {
-        asking.push(here.connect_and_send(request.clone()).await);
-    }
-    here.has_read_requests().await;
-    hold.open();
-    for mut connection in asking {
-        connection.answer().await.is("3");
-    }
-    assert_eq!(here.origin().asked("getPoints"), asked + 2, "one before they came, and one for all of them");
 }

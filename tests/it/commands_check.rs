@@ -28,8 +28,8 @@ fn a_configuration_that_is_valid_is_printed_and_nothing_is_made() {
 
 const PORT: &str = "[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"\"\n";
 
-#[tokio::test]
-async fn what_ends_serve_for_its_configuration_ends_check_in_the_same_words() {
+#[test]
+fn what_ends_serve_for_its_configuration_or_a_file_or_service_that_it_names_ends_check() {
     const LOCAL: &str = "[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"127.0.0.1:0\"\n";
     const SECRET: &str = "0123456789abcdef";
     let with_port = |line: &str| format!("{PORT}{line}\n");
@@ -77,9 +77,9 @@ async fn what_ends_serve_for_its_configuration_ends_check_in_the_same_words() {
         let files: Vec<_> = world.files().into_iter().map(|(path, _)| path).collect();
         assert_eq!(files, [world.path("gateway.toml")], "something was made");
     }
+    a_file_or_service_that_serve_cannot_use_ends_check_at_the_setting_that_names_it();
 }
 
-#[test]
 fn a_file_or_service_that_serve_cannot_use_ends_check_at_the_setting_that_names_it() {
     // A Redis that is away.
     let world = World::new(&format!("{PORT}[cluster]\nredis = \"redis://127.0.0.1:1\"\n"));

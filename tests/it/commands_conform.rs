@@ -91,6 +91,7 @@ async fn what_an_origin_does_otherwise_is_shown_and_what_cannot_be_compared_is_t
     each_byte_that_differs_is_shown(&origin).await;
     what_is_limited_is_neither_alike_nor_different(&origin).await;
     what_was_read_is_set_back_where_writes_fail(&origin).await;
+    points_are_set_back_at_sigint(&origin).await;
     an_origin_that_stalls_or_is_away_ends_it_in_words(&mut origin).await;
 }
 
@@ -180,21 +181,21 @@ async fn an_origin_that_stalls_or_is_away_ends_it_in_words(origin: &mut Scripted
 /// A comparison whose other amount has been written, and whose answer is held.
 async fn held_in_a_write(world: &World, origin: &ScriptedOrigin) -> (Process, Gate) {
     origin.put_points("7", 5);
-    let held = Gate::shut();
+    let (held, asked) = (Gate::shut(), origin.asked("setPoints"));
     // The same amount at the origin and through the gateway; then another one, whose answer is held.
     for act in [Act::Normal, Act::Normal, Act::HoldAnswer(held.clone())] {
         origin.next("setPoints", act);
     }
     let process = Process::start(&mut conform(world, &origin.url(), KEY, &["--writes"]));
-    origin.has_been_asked("setPoints", 3).await;
+    origin.has_been_asked("setPoints", asked + 3).await;
     eventually(PATIENCE, "the other amount", || async { origin.points("7") == 6 }).await;
     (process, held)
 }
 
-#[tokio::test]
-async fn points_are_set_back_at_sigint_and_named_with_the_services_own_line_if_they_cannot_be() {
-    let (world, origin) = (World::plain(), ScriptedOrigin::start(0).await);
-    let (mut process, held) = held_in_a_write(&world, &origin).await;
+/// And named with the service's own line if they cannot be.
+async fn points_are_set_back_at_sigint(origin: &ScriptedOrigin) {
+    let world = World::plain();
+    let (mut process, held) = held_in_a_write(&world, origin).await;
     process.signal(Signal::SIGINT);
     eventually(PATIENCE, "the signal is handled before the answer", || async { process.has_handled_signals() }).await;
     held.open();
@@ -204,8 +205,7 @@ async fn points_are_set_back_at_sigint_and_named_with_the_services_own_line_if_t
     assert!(stderr.contains("member 7 has 5 points; they are set back at the end"), "{stderr}");
     assert!(stderr.contains("member 7 has 5 points again, as before"), "{stderr}");
 
-    let origin = ScriptedOrigin::start(0).await;
-    let (mut process, held) = held_in_a_write(&world, &origin).await;
+    let (mut process, held) = held_in_a_write(&world, origin).await;
     let line = "12 | Too many requests! Try again in 120 s.";
     origin.always(limited("Retry-After: 120\r\n", line));
     held.open();
@@ -213,4 +213,5 @@ async fn points_are_set_back_at_sigint_and_named_with_the_services_own_line_if_t
     let (stderr, quoted) = (process.stderr(), format!("(the origin answered status 429, \"{line}\"); "));
     let left = "member 7 had 5 points, which could not be set back";
     assert!(stderr.contains(left) && stderr.contains(&quoted) && !stderr.contains("nothing was written"), "{stderr}");
+    origin.always(Act::Normal);
 }

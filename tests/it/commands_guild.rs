@@ -2,8 +2,6 @@
 
 use crate::support::*;
 
-on_both_stores!(a_removed_guilds_keys_stop_on_every_node_and_a_guild_added_again_sees_nothing_of_it);
-
 /// A gateway that keeps answers for an hour, with points of member 7.
 fn caching_gateway(kind: Kind) -> Builder {
     let ttl = ["points", "warns", "reviews"].map(|read| format!("cache.{read}.ttl"));
@@ -17,8 +15,14 @@ fn add_warn_and_review(gate: &TestGateway, reason: &str) {
     gate.run(&[&["review", "add"], &of[..], &["--rating", "5", "--text", reason]].concat()).done();
 }
 
-async fn a_removed_guilds_keys_stop_on_every_node_and_a_guild_added_again_sees_nothing_of_it(kind: Kind) {
-    let gate = caching_gateway(kind).key("bot").key_of_guild("other", "999").start().await;
+#[tokio::test]
+async fn a_removed_guilds_keys_stop_on_every_node_and_a_guild_added_again_sees_nothing_of_it() {
+    nothing_is_left_of_a_removed_guild().await;
+    one_is_03_to_a_key_of_a_file_and_answers_of_an_http_origin_are_forgotten().await;
+}
+
+async fn nothing_is_left_of_a_removed_guild() {
+    let gate = caching_gateway(Kind::Builtin).key("bot").key_of_guild("other", "999").start().await;
     gate.set_points("other", "7", 4).await.is("Successfully set '7' points to '4'");
     add_warn_and_review(&gate, "spam");
     let warns = "{warns_7_id_1_4000000000=Mod: spam (Expires 4000000000)}";
@@ -61,8 +65,7 @@ async fn a_removed_guilds_keys_stop_on_every_node_and_a_guild_added_again_sees_n
     eventually(SECOND_AND_SLACK, "ids begin again", || async { ask("getWarns").await.body == warns }).await;
 }
 
-#[tokio::test]
-async fn a_removed_guild_is_answered_03_to_a_key_of_a_file_and_answers_of_an_http_origin_are_forgotten() {
+async fn one_is_03_to_a_key_of_a_file_and_answers_of_an_http_origin_are_forgotten() {
     let gate = caching_gateway(Kind::Builtin).key("bot").keys_in_file().start().await;
     gate.get_points("bot", "7").await.is("3");
     gate.get_points("bot", "7").await.is_hit();

@@ -52,18 +52,43 @@ fn what_is_imported_is_exported_byte_for_byte_and_holds_no_keys() {
     let ran = other.run_with_input(&["import", "-"], &contract_lines()).done();
     assert_eq!(ran.stdout, "4 records imported\n");
     assert_eq!(exported(&other), contract_lines());
+    an_export_takes_no_stores_place(&world);
+    bad_lines_are_named_by_number_and_nothing_is_imported_or_with_partial_the_others(&World::plain());
+    what_a_server_does_not_have_in_its_store_is_not_imported();
 }
 
-#[test]
-fn bad_lines_are_named_by_number_and_nothing_is_imported_or_with_partial_the_others() {
-    let world = World::plain();
+fn what_a_server_does_not_have_in_its_store_is_not_imported() {
+    let lines = [guild(), member("8", "2")].join("\n");
+    let http = "[origin]\nkind = \"http\"\nupstreams = [\"http://127.0.0.1:9\"]\n";
+    let theirs = "members, warns and reviews are the HTTP origin's (origin.kind = \"http\"); change them there";
+    let world = World::new(http);
+    world.import(&lines).failed(1).names(&[theirs, "nothing was imported"]);
+    assert_eq!(world.run(&["guild", "list", "--json"]).done().list().len(), 0);
+    for source in ["source = \"file\"\nfile = \"keys.toml\"", "source = \"origin\""] {
+        let world = World::new(&format!("{http}[keys]\n{source}\n"));
+        for ran in [world.import(&lines), world.run(&["limits", "reset", "k"])] {
+            ran.failed(1).names(&["this configuration has no store"]);
+        }
+        assert!(!world.path("guildgate.db").exists());
+    }
+}
+
+fn bad_lines_are_named_by_number_and_nothing_is_imported_or_with_partial_the_others(world: &World) {
     let file = [&*guild(), "not json at all", &member("8", "2")].join("\n");
     let refused = world.import(&file).failed(1);
     refused.names(&["line 2: not JSON", "nothing was imported", "--partial"]);
-    assert_eq!(exported(&world), "");
+    assert_eq!(exported(world), "");
     let ran = world.run(&["import", "--partial", "import.jsonl"]).done().names(&["line 2: not JSON"]);
     assert_eq!(ran.stdout, "2 records imported, bad lines left out: 1\n");
-    assert_eq!(exported(&world), [guild(), member("8", "2"), String::new()].join("\n"));
+    assert_eq!(exported(world), [guild(), member("8", "2"), String::new()].join("\n"));
+}
+
+fn an_export_takes_no_stores_place(world: &World) {
+    std::os::unix::fs::symlink("guildgate.db", world.path("store.jsonl")).unwrap();
+    for store in ["guildgate.db", "store.jsonl"] {
+        world.run(&["export", store]).failed(1).names(&[store, "is an SQLite database; name another file"]);
+    }
+    assert_eq!(exported(world), contract_lines());
 }
 
 #[tokio::test]
@@ -107,11 +132,10 @@ fn a_file_that_ends_in_gz_is_packed_and_one_that_does_not_is_plain() {
     world.run(&["export", "gz"]).done();
     assert_eq!(world.text("gz"), many(5000));
     assert_eq!(exported(&world), many(5000), "- is never packed");
+    a_gzip_file_that_is_not_whole_and_sound_is_refused_and_nothing_of_it_is_taken(&World::plain());
 }
 
-#[test]
-fn a_gzip_file_that_is_not_whole_and_sound_is_refused_and_nothing_of_it_is_taken() {
-    let world = World::plain();
+fn a_gzip_file_that_is_not_whole_and_sound_is_refused_and_nothing_of_it_is_taken(world: &World) {
     let packed = gzip(&["-c"], many(5000));
     let mut damaged = packed.clone();
     damaged[packed.len() / 2] ^= 0x55;
@@ -131,22 +155,18 @@ fn a_gzip_file_that_is_not_whole_and_sound_is_refused_and_nothing_of_it_is_taken
         world.write("in.jsonl.gz", bytes);
         let ran = world.run(&["import", "--partial", "in.jsonl.gz"]).failed(1);
         let ran = ran.names(&["in.jsonl.gz cannot be read: ", why, "nothing was imported"]);
-        assert_eq!((ran.stderr.lines().count(), &*exported(&world)), (1, ""), "{why}: {ran:?}");
+        assert_eq!((ran.stderr.lines().count(), &*exported(world)), (1, ""), "{why}: {ran:?}");
     }
 }
 
-#[test]
-fn an_export_takes_no_stores_place() {
-    let world = World::plain();
-    world.import(&contract_lines()).done();
-    std::os::unix::fs::symlink("guildgate.db", world.path("store.jsonl")).unwrap();
-    for store in ["guildgate.db", "store.jsonl"] {
-        world.run(&["export", store]).failed(1).names(&[store, "is an SQLite database; name another file"]);
+#[tokio::test]
+async fn an_export_is_of_one_moment_and_holds_nobody_up() {
+    for kind in [Kind::Builtin, Kind::Postgres] {
+        one_is_of_one_moment_and_holds_nobody_up(kind).await;
     }
-    assert_eq!(exported(&world), contract_lines());
 }
 
-async fn an_export_is_of_one_moment_and_holds_nobody_up(kind: Kind) {
+async fn one_is_of_one_moment_and_holds_nobody_up(kind: Kind) {
     let gate =
         TestGateway::on(kind).key("bot").points("7", 0).points("90000", 0).line(many(12_000).trim_end()).start().await;
     let pipe = gate.world().path("pipe");
@@ -172,5 +192,3 @@ async fn an_export_is_of_one_moment_and_holds_nobody_up(kind: Kind) {
     assert!(exported.contains(&member("90000", "0")) && !exported.contains("90001"), "{}", exported.len());
     assert!(!exported.contains("\"points\":9}"), "{}", exported.len());
 }
-
-on_both_stores!(an_export_is_of_one_moment_and_holds_nobody_up);

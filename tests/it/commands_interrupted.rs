@@ -1,4 +1,4 @@
-//! `import`, `export` and `store backup` that are ended by a signal or by kill -9.
+//! `import`, `export` and `store backup` that are ended by a signal or by kill -9, and their progress on a terminal.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -58,8 +58,9 @@ async fn interrupt_midway(world: &World, args: &[&str], signal: Signal) -> Proce
 }
 
 #[tokio::test]
-async fn a_signal_leaves_everything_as_it_was_and_nothing_besides_it() {
+async fn each_phase_has_its_bar_on_a_terminal_and_a_signal_leaves_everything_as_it_was_and_nothing_besides_it() {
     let world = world();
+    on_a_terminal_each_phase_has_its_bar_with_rate_and_time_left(&world).await;
     interrupt_exports_and_backups(&world).await;
     interrupt_import_that_reads(&world).await;
     interrupt_import_that_is_applied(&world).await;
@@ -140,4 +141,35 @@ async fn interrupt_import_that_is_applied(world: &World) {
         assert!(world.run(&["export", "-"]).done().stdout == before, "half of it was done");
         world.run(&["store", "verify"]).done();
     }
+}
+
+/// The frames in which the bar of a phase was drawn.
+fn frames_of<'s>(screen: &'s str, phase: &str) -> Vec<&'s str> {
+    screen.split('\r').filter(|frame| frame.contains(&format!("{phase} "))).collect()
+}
+
+/// Runs a command on a terminal; returns what it printed there.
+async fn run_on_terminal(world: &World, args: &[&str]) -> String {
+    let mut process = Process::on_terminal(&mut world.command(args));
+    assert_eq!(process.exit().await, Some(0), "{:?}", process.stderr());
+    process.stderr()
+}
+
+async fn on_a_terminal_each_phase_has_its_bar_with_rate_and_time_left(world: &World) {
+    let total = indicatif::HumanBytes(world.read("import.jsonl").len() as u64).to_string();
+    world.run(&["export", "packed.jsonl.gz"]).done();
+    let packed = indicatif::HumanBytes(world.read("packed.jsonl.gz").len() as u64).to_string();
+    for (file, size) in [("import.jsonl", total), ("packed.jsonl.gz", packed)] {
+        let screen = run_on_terminal(world, &["import", file]).await;
+        let shows =
+            |frame: &&str| frame.contains(&format!("/{size}, ")) && frame.contains("B/s, ") && frame.contains(" left");
+        for phase in ["reading", "applying"] {
+            assert!(frames_of(&screen, phase).iter().any(shows), "{file}, {phase}: {screen:?}");
+        }
+    }
+    let screen = run_on_terminal(world, &["export", "out.jsonl"]).await;
+    let frames = frames_of(&screen, "writing");
+    assert!(frames.iter().any(|f| f.contains("/30,001 records, ") && f.contains(" left")), "{screen:?}");
+    // The bar is cleared at the end.
+    assert!(!screen.rsplit('\r').next().unwrap().contains("writing"), "{screen:?}");
 }

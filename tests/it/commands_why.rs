@@ -141,7 +141,7 @@ fn a_change_since_is_named(gate: &TestGateway, id: &str) {
 }
 
 #[tokio::test]
-async fn the_upstream_that_was_asked_is_named_with_its_time() {
+async fn the_upstream_that_was_asked_is_named_with_its_time_and_a_line_that_is_not_written_yet_is_waited_for() {
     let mut gate = logged(TestGateway::before_http()).set("origin.retries", "0").start().await;
     let miss = id_of(&gate.get_points("bot", "7").await);
     let write = id_of(&gate.set_points("bot", "7", 4).await);
@@ -158,11 +158,11 @@ async fn the_upstream_that_was_asked_is_named_with_its_time() {
     says(&explained(&gate, &unusable), &[&took, "20 | The service gave no usable answer."]);
     let unreached = format!("The upstream {url} could not be reached: connection refused.");
     says(&explained(&gate, &id_of(&away)), &[&unreached, "21 | The service is not available.", "status 503"]);
+    nothing_is_printed_raw();
+    a_request_whose_line_is_not_written_yet_is_waited_for().await;
 }
 
-#[tokio::test]
-async fn a_request_whose_line_is_not_written_yet_is_waited_for_and_nothing_is_printed_raw() {
-    nothing_is_printed_raw();
+async fn a_request_whose_line_is_not_written_yet_is_waited_for() {
     let world = World::new("[log]\naccess = \"access.log\"\n");
     let log =
         world.write("access.log", "2026-09-21T14:13:20.122Z 10.0.0.1 - 404 10 key=- cache=- took_us=9 id=older\n");

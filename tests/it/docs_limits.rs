@@ -44,8 +44,8 @@ fn read(config: &str) -> Result<Loaded, Problems> {
     load_str(config, Path::new("/"), "gateway.toml")
 }
 
-#[test]
-fn what_check_prints_of_the_whole_example_and_of_faults_is_shown() {
+#[tokio::test]
+async fn what_check_prints_and_a_server_sends_of_the_examples_is_shown() {
     let printed = World::new(&block_with("toml", "partner")).run(&["check"]).done().stdout;
     let shown = block_with("text", "tier partner");
     assert!(printed.contains(&shown), "it prints\n{printed}\nand not\n{shown}");
@@ -53,6 +53,7 @@ fn what_check_prints_of_the_whole_example_and_of_faults_is_shown() {
     world.write("bad.toml", "[limits.tiers.standard]\nrate = \"20\"\nburst = 0\ndayly = 500000\n");
     let said = Ran::of(&mut world.command(&["--config", "bad.toml", "check"]), "").failed(2).stderr;
     assert_eq!(said, block_with("text", "bad.toml:2:8"));
+    the_headers_in_the_example_are_those_of_a_server_with_the_default_limits().await;
 }
 
 #[test]
@@ -70,7 +71,6 @@ fn every_bound_in_the_table_is_the_one_that_check_holds() {
     }
 }
 
-#[tokio::test]
 async fn the_headers_in_the_example_are_those_of_a_server_with_the_default_limits() {
     let mut builder = TestGateway::builder().key("website").points("7", 1250);
     for (name, value) in [("rate", r#""20/s""#), ("burst", "40"), ("write_rate", r#""5/s""#), ("write_burst", "10")] {

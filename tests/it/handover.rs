@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
@@ -13,11 +14,6 @@ fn gate(kind: Kind) -> Builder {
     TestGateway::on(kind).key("bot").points("7", 3).set("server.handover", r#""handover.sock""#)
 }
 
-/// The same before an origin, of which a test says when it answers.
-fn before_http() -> Builder {
-    gate(Kind::Http).points("7", 100)
-}
-
 /// Starts another server on this world, under a configuration of its own.
 fn other(gate: &TestGateway, config: &str) -> Process {
     let path = gate.world().write("other.toml", config);
@@ -25,14 +21,20 @@ fn other(gate: &TestGateway, config: &str) -> Process {
 }
 
 #[tokio::test]
-async fn an_idle_connection_is_told_in_its_next_answer_and_the_health_path_speaks_of_the_address() {
-    let mut gate = gate(Kind::Builtin).set("server.drain_timeout", r#""60s""#).start().await;
+async fn an_idle_connection_is_told_in_its_next_answer_and_a_key_that_is_taken_out_stops_at_both() {
+    let mut gate = gate(Kind::Builtin).keys_in_file().set("server.drain_timeout", r#""60s""#).start().await;
     let ask = gate.request("getPoints", "bot", "memberID=7");
     let (mut used, mut silent, mut pipelining) = (gate.connect().await, gate.connect().await, gate.connect().await);
     let mut check = gate.connect().await;
     check.ask(&Request::bare("GET", "/healthz")).await.is("ok");
     used.ask(&ask).await.is("3");
     pipelining.ask(&ask).await.is("3");
+    let mut kept = Vec::new();
+    for _ in 0..100 {
+        let mut connection = gate.connect().await;
+        connection.ask(&ask).await.is("3");
+        kept.push(connection);
+    }
     gate.get_points("bot", "7").await.is("3"); // accepted after them
     let mut before = gate.replace().await;
     before.has_said("handed over").await;
@@ -44,13 +46,26 @@ async fn an_idle_connection_is_told_in_its_next_answer_and_the_health_path_speak
     pipelining.send(ask.bytes().repeat(3)).await;
     let answers = [pipelining.answer().await, pipelining.answer().await, pipelining.answer().await];
     assert_eq!(answers.each_ref().map(|a| (a.is("3").status, a.closes())), [(200, false), (200, false), (200, true)]);
+    // Both read the key file. Each answer of the one that drains is its connection's last.
+    gate.world().write("keys.toml", "# nobody\n");
+    eventually(PATIENCE, "the new one has read the file", || async { gate.send(&ask).await.status == 401 }).await;
+    loop {
+        let mut connection = kept.pop().expect("the one that drains lets the key in for ever");
+        let answer = connection.ask(&ask).await;
+        assert!(answer.closes());
+        if answer.status == 401 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await; // 100 of them: 5 s for what takes one at most
+    }
+    drop(kept);
     assert_eq!(before.exit().await, Some(0), "{}", before.stderr()); // waits for 15 s, not for 60
-    gate.get_points("bot", "7").await.is("3");
 }
 
 #[tokio::test]
-async fn what_one_writes_the_other_reads_at_once() {
-    let mut gate = gate(Kind::Http).set("server.drain_timeout", r#""60s""#).start().await;
+async fn what_one_writes_the_other_reads_at_once_and_nothing_is_kept_that_a_write_under_way_may_change() {
+    let gate = gate(Kind::Http).set("server.drain_timeout", r#""60s""#).set("origin.timeout", r#""30s""#);
+    let mut gate = gate.set("cache.points.ttl", r#""1h""#).start().await;
     let get = gate.request("getPoints", "bot", "memberID=7");
     let mut kept = [gate.connect().await, gate.connect().await];
     for connection in &mut kept {
@@ -79,6 +94,47 @@ async fn what_one_writes_the_other_reads_at_once() {
     gate.get_points("bot", "7").await.is("5");
     gate.get_points("bot", "7").await.is("5").is_hit();
     drop(slow);
+    assert_eq!(old.exit().await, Some(0), "{}", old.stderr());
+    until_a_write_at_the_old_one_has_ended_nothing_is_kept(&mut gate).await;
+    a_write_whose_outcome_nobody_knows_is_known_to_those_that_take_over_after_its_end(&mut gate).await;
+}
+
+async fn until_a_write_at_the_old_one_has_ended_nothing_is_kept(gate: &mut TestGateway) {
+    let asked = gate.origin().asked_about("setPoints", "7");
+    let (mut writes, begun) = (gate.connect().await, Gate::shut());
+    gate.origin().next("setPoints", Act::HoldAll(begun.clone()));
+    writes.send(gate.request("setPoints", "bot", "memberID=7&amount=200").bytes()).await;
+    gate.origin().has_been_asked("setPoints", asked + 1).await;
+    let mut old = gate.replace().await;
+    for _ in 0..3 {
+        gate.get_points("bot", "7").await.is("5").is_miss();
+    }
+    drop(writes); // its caller is gone
+    gate.get_points("bot", "7").await.is("5");
+    gate.get_points("bot", "7").await.is("5").is_miss();
+    begun.open();
+    gate.has_said("answers no more requests").await;
+    gate.get_points("bot", "7").await.is("200");
+    gate.get_points("bot", "7").await.is("200").is_hit();
+    assert_eq!(old.exit().await, Some(0));
+    assert_eq!(gate.origin().asked_about("setPoints", "7"), asked + 1);
+}
+
+async fn a_write_whose_outcome_nobody_knows_is_known_to_those_that_take_over_after_its_end(gate: &mut TestGateway) {
+    gate.reload_with("timeout = \"30s\"", "timeout = \"2s\"");
+    gate.has_said("configuration reloaded").await;
+    let begun = Gate::shut();
+    gate.origin().next("setPoints", Act::HoldAll(begun.clone()));
+    assert_eq!(gate.set_points("bot", "7", 300).await.code(), Some(22));
+    for _ in 0..2 {
+        assert_eq!(gate.replace().await.exit().await, Some(0));
+        gate.has_said("answers no more requests").await;
+        for _ in 0..2 {
+            gate.get_points("bot", "7").await.is("200").is_miss(); // it may take effect yet
+        }
+    }
+    begun.open();
+    eventually(PATIENCE, "it takes effect", async || gate.get_points("bot", "7").await.body == "300").await;
 }
 
 #[tokio::test]
@@ -122,7 +178,7 @@ async fn a_unix_socket_and_new_addresses_go_over_as_the_new_configuration_says_a
 
 #[tokio::test]
 async fn a_new_one_that_cannot_serve_leaves_the_old_one_as_it_was() {
-    let mut gate = gate(Kind::Builtin).start().await;
+    let mut gate = gate(Kind::Builtin).set("server.drain_delay", r#""60s""#).start().await;
     let ask = gate.request("getPoints", "bot", "memberID=7");
     let mut kept = gate.connect().await;
     kept.ask(&ask).await.is("3");
@@ -150,16 +206,46 @@ async fn a_new_one_that_cannot_serve_leaves_the_old_one_as_it_was() {
     folder.unlock().unwrap();
     assert!(!kept.ask(&ask).await.is("3").closes());
     gate.get_points("bot", "7").await.is("3").is_hit();
-    // And it can be replaced all the same.
+    // And it can be replaced all the same, which waits for no `server.drain_delay`, and may come while that passes.
     let mut before = gate.replace().await;
     assert!(kept.ask(&ask).await.is("3").closes());
     assert_eq!(before.exit().await, Some(0));
+    const DELAYED: &str = "stopping after server.drain_delay";
+    assert!(!before.stderr().contains(DELAYED), "{}", before.stderr());
+    gate.process().signal(Signal::SIGTERM);
+    gate.has_said(DELAYED).await;
+    assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 503);
+    assert_eq!(gate.replace().await.exit().await, Some(0));
+    gate.send(&Request::bare("GET", "/healthz")).await.is("ok");
+    gate.get_points("bot", "7").await.is("3");
 }
 
 #[tokio::test]
-async fn where_the_old_one_dies_amid_it_the_new_one_serves() {
+async fn whichever_of_the_two_is_stopped_or_dies_amid_it_the_other_serves() {
     let mut gate = gate(Kind::Builtin).start().await;
     let folder = std::fs::File::open(gate.world().path("")).unwrap();
+    folder.lock().unwrap(); // as a store's opening does, so that the new one waits there
+    let mut next = gate.world().serve(&[]);
+    gate.has_said("asks to take over").await;
+    next.signal(Signal::SIGTERM);
+    assert_eq!(next.exit().await, Some(0), "{}", next.stderr());
+    gate.has_said("goes on as before").await;
+    gate.get_points("bot", "7").await.is("3");
+    let ask = gate.request("getPoints", "bot", "memberID=7");
+    let mut next = gate.world().serve(&[]);
+    let asks = async || gate.stderr().matches("asks to take over").count() == 2;
+    eventually(PATIENCE, "it asks", asks).await;
+    gate.process().signal(Signal::SIGTERM);
+    assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
+    let mut early = gate.connect_and_send(ask.bytes()).await;
+    folder.unlock().unwrap();
+    assert_eq!(next.ready().await, gate.address());
+    early.answer().await.is("3");
+    *gate.process() = next;
+    where_the_old_one_dies_amid_it_the_new_one_serves(gate, folder).await;
+}
+
+async fn where_the_old_one_dies_amid_it_the_new_one_serves(mut gate: TestGateway, folder: std::fs::File) {
     folder.lock().unwrap();
     let mut next = gate.world().serve(&[]);
     gate.has_said("asks to take over").await;
@@ -303,49 +389,4 @@ async fn the_service_manager_is_told_who_serves() {
     second.signal(Signal::SIGTERM);
     assert_eq!(second.exit().await, Some(0));
     assert_eq!(told(), "STOPPING=1\n", "the one that handed over is not the service's end");
-}
-
-#[tokio::test]
-async fn until_a_write_at_the_old_one_has_ended_nothing_is_kept() {
-    let mut gate = before_http()
-        .set("cache.points.ttl", r#""1h""#)
-        .set("origin.timeout", r#""30s""#)
-        .set("server.drain_timeout", r#""60s""#)
-        .start()
-        .await;
-    let (mut writes, begun) = (gate.connect().await, Gate::shut());
-    gate.origin().next("setPoints", Act::HoldAll(begun.clone()));
-    writes.send(gate.request("setPoints", "bot", "memberID=7&amount=200").bytes()).await;
-    gate.origin().has_been_asked("setPoints", 1).await;
-    let mut old = gate.replace().await;
-    for _ in 0..3 {
-        gate.get_points("bot", "7").await.is("100").is_miss();
-    }
-    drop(writes); // its caller is gone
-    gate.get_points("bot", "7").await.is("100");
-    gate.get_points("bot", "7").await.is("100").is_miss();
-    begun.open();
-    gate.has_said("answers no more requests").await;
-    gate.get_points("bot", "7").await.is("200");
-    gate.get_points("bot", "7").await.is("200").is_hit();
-    assert_eq!(old.exit().await, Some(0));
-    assert_eq!(gate.origin().asked("setPoints"), 1);
-}
-
-#[tokio::test]
-async fn a_write_whose_outcome_nobody_knows_is_known_to_those_that_take_over_after_its_end() {
-    let gate = before_http().set("cache.points.ttl", r#""1h""#).set("origin.timeout", r#""2s""#);
-    let mut gate = gate.start().await;
-    let begun = Gate::shut();
-    gate.origin().next("setPoints", Act::HoldAll(begun.clone()));
-    assert_eq!(gate.set_points("bot", "7", 200).await.code(), Some(22));
-    for _ in 0..2 {
-        assert_eq!(gate.replace().await.exit().await, Some(0));
-        gate.has_said("answers no more requests").await;
-        for _ in 0..2 {
-            gate.get_points("bot", "7").await.is("100").is_miss(); // it may take effect yet
-        }
-    }
-    begun.open();
-    eventually(PATIENCE, "it takes effect", async || gate.get_points("bot", "7").await.body == "200").await;
 }

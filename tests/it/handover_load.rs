@@ -94,8 +94,9 @@ async fn no_request_fails_while_servers_follow_each_other() {
 }
 
 #[tokio::test]
-async fn guarantee_2_histories_are_linearizable_while_servers_follow_each_other() {
+async fn guarantee_2_each_acknowledged_write_is_there_once_and_histories_are_linearizable_while_servers_follow() {
     let mut gate = gate(Kind::Http).start().await;
+    each_write_that_was_acknowledged_is_there_once(&mut gate).await;
     gate.origin().always(Act::Jitter(6));
     let (crowd, address) = (Arc::new(Crowd::default()), gate.address());
     let (asks, secrets) = (crowd.clone(), vec![gate.secret("bot").to_owned()]);
@@ -126,9 +127,7 @@ async fn guarantee_2_histories_are_linearizable_while_servers_follow_each_other(
 
 /// Each writer has a member of its own, counts up, and reads back what it wrote over a connection
 /// that may lead to another server than the one that it wrote to.
-#[tokio::test]
-async fn each_write_that_was_acknowledged_is_there_once() {
-    let mut gate = gate(Kind::Http).start().await;
+async fn each_write_that_was_acknowledged_is_there_once(gate: &mut TestGateway) {
     let (crowd, address) = (Arc::new(Crowd::default()), gate.address());
     let counts: Vec<Arc<AtomicI64>> = (0..4).map(|_| Arc::default()).collect();
     let mut tasks = Vec::new();
@@ -153,7 +152,7 @@ async fn each_write_that_was_acknowledged_is_there_once() {
             }
         }));
     }
-    replace_again_and_again(&mut gate, &crowd).await;
+    replace_again_and_again(gate, &crowd).await;
     Crowd::all(tasks).await;
     assert!(crowd.told.load(Ordering::Relaxed) >= times());
     for (member, count) in counts.iter().enumerate() {

@@ -15,19 +15,39 @@ fn is_down(answer: &Answer) -> bool {
     answer.status == 503 && answer.body == DOWN
 }
 
-/// A node whose database is behind a proxy, and the database without it. The proxy needs a thread besides the test's,
-/// which stands still while a command runs.
-async fn behind_proxy() -> (TestGateway, Proxy, String) {
-    let server = Postgres::shared();
-    let (url, proxy) = (server.database().await, Proxy::to(server.port()).await);
-    let gate = TestGateway::on(Kind::Postgres).store(&proxy.of(&url, server.port()));
-    (gate.key("bot").points("7", 3).start().await, proxy, url)
+#[tokio::test]
+async fn a_server_that_became_read_only_answers_reads_and_one_that_is_restarted_is_21_and_all_goes_on_by_itself() {
+    let server = Postgres::start(&[]);
+    let url = server.database().await;
+    let gate = TestGateway::on(Kind::Postgres).store(&url).key("bot").points("7", 3).admin().start().await;
+    let (admin, other) = (gate.admin().await, postgres::connect(&url).await);
+    gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
+    other.batch_execute("SET default_transaction_read_only = off").await.unwrap();
+    let set = async |value: &str| {
+        other.batch_execute(&format!("ALTER SYSTEM {value}")).await.unwrap();
+        other.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    };
+    set("SET default_transaction_read_only = on").await;
+    let refused = async || is_down(&gate.set_points("bot", "7", 4).await);
+    eventually(PATIENCE, "writes are refused", refused).await;
+    // A read that finds no idle connection is 21, since no new one is made to such a server.
+    for member in 100..110 {
+        let is_read = async || gate.get_points("bot", &member.to_string()).await.body == "0";
+        eventually(PATIENCE, "a read", is_read).await;
+    }
+    let ready = async || admin.get("/readyz").await;
+    let told = ready().await;
+    assert!(told.status == 200 && told.text.contains("ok; the store cannot be written to: "), "{told:?}");
+    set("RESET default_transaction_read_only").await;
+    eventually(PATIENCE, "a write", async || gate.set_points("bot", "7", 5).await.status == 200).await;
+    assert_eq!(ready().await.text, "ok");
+    a_server_that_is_restarted_is_21_meanwhile_and_nothing_has_to_be_done_after(&gate, &server).await;
 }
 
-#[tokio::test]
-async fn a_server_that_is_restarted_is_21_meanwhile_and_nothing_has_to_be_done_after() {
-    let server = Postgres::start(&[]);
-    let gate = TestGateway::on(Kind::Postgres).store(&server.database().await).key("bot").points("7", 3).start().await;
+async fn a_server_that_is_restarted_is_21_meanwhile_and_nothing_has_to_be_done_after(
+    gate: &TestGateway,
+    server: &Postgres,
+) {
     gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
     gate.get_points("bot", "7").await.is("4");
     for mode in ["fast", "immediate"] {
@@ -47,54 +67,148 @@ async fn a_server_that_is_restarted_is_21_meanwhile_and_nothing_has_to_be_done_a
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_server_that_swallows_everything_is_21_by_the_deadline_and_nothing_is_written_later() {
-    let (gate, proxy, url) = behind_proxy().await;
-    // So that connections to write and to read by are there, and are what is swallowed.
-    gate.set_points("bot", "7", 3).await.is("Successfully set 'Ada' points to '3'");
-    gate.get_points("bot", "7").await.is("3");
-    proxy.hold(Holds::Everything);
-    let start = Instant::now();
-    let (read, written) = tokio::join!(gate.get_points("bot", "8"), gate.set_points("bot", "7", 99));
-    assert!(is_down(&read) && is_down(&written), "{read:#?} {written:#?}");
-    assert!(start.elapsed() < SILENT, "{:?}", start.elapsed());
-    // Cached answers are not given either.
-    assert!(is_down(&gate.get_points("bot", "7").await));
-    gate.has_said("cannot be written to: ").await;
-    gate.run(&["guild", "list"]).failed(1).names(&["cannot connect", "did not answer in time"]);
-    proxy.hold(Holds::Nothing);
-    eventually(PATIENCE, "it answers again", async || gate.get_points("bot", "7").await.status == 200).await;
-    gate.set_points("bot", "8", 5).await.is("Successfully set '8' points to '5'");
-    // 21 means that nothing was written, nor will be by what the proxy still held.
-    gate.get_points("bot", "7").await.is("3");
-    let row = postgres::connect(&url).await.query_one("SELECT points FROM member WHERE member = 7", &[]).await.unwrap();
-    assert_eq!(row.get::<_, i64>(0), 3);
+/// Two nodes on one database, of which the first has a proxy before it. The keys are in a file, since those of the store
+/// would be refused wherever the store is away. The proxy needs a thread besides the test's, which stands still while a
+/// command runs.
+struct Nodes {
+    gate: TestGateway,
+    other: TestGateway,
+    proxy: Proxy,
+    database: tokio_postgres::Client,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn guarantee_2_a_node_without_the_change_feed_gives_no_old_cached_answer() {
+async fn guarantee_2_whatever_is_lost_on_the_way_to_the_server_no_answer_is_old_or_late_and_no_write_is_done_twice() {
     let server = Postgres::shared();
     let (url, proxy) = (server.database().await, Proxy::to(server.port()).await);
-    // The store's keys would be refused without the feed.
     let gate = TestGateway::on(Kind::Postgres).keys_in_file().store(&proxy.of(&url, server.port()));
-    let gate = gate.key("bot").points("7", 3).start().await;
-    let other = gate.node(&url).await;
-    gate.get_points("bot", "7").await.is("3");
-    gate.get_points("bot", "7").await.is("3").is_hit();
-    proxy.hold(Holds::Feed);
-    for amount in 10..15 {
-        other.set_points("bot", "7", amount).await.is(&format!("Successfully set 'Ada' points to '{amount}'"));
-        let follows = async || gate.get_points("bot", "7").await.body == amount.to_string();
-        eventually(SECOND_AND_SLACK, "the node without the feed has the new value", follows).await;
+    let gate = gate.key("bot").points("7", 3).set("limits.tiers.standard.daily", "100000").start().await;
+    let nodes = Nodes { other: gate.node(&url).await, gate, proxy, database: postgres::connect(&url).await };
+    nodes.a_day_is_counted_once_though_the_connection_is_lost_while_it_is_written().await;
+    nodes.a_connection_that_dies_under_a_read_costs_no_answer_and_under_a_write_one().await;
+    nodes.a_server_that_swallows_everything_is_21_by_the_deadline_and_nothing_is_written_later().await;
+    nodes.connections_that_are_used_up_are_21_within_the_deadline().await;
+    nodes.a_node_without_the_change_feed_gives_no_old_cached_answer().await;
+    nodes.a_write_whose_commit_was_lost_is_20_and_all_nodes_agree_on_what_became_of_it().await;
+}
+
+impl Nodes {
+    async fn a_day_is_counted_once_though_the_connection_is_lost_while_it_is_written(&self) {
+        let Nodes { gate, proxy, database, .. } = self;
+        let counted = async || -> i64 {
+            let row = database.query_one("SELECT coalesce(sum(count), 0)::bigint FROM daily", &[]).await;
+            row.unwrap().get(0)
+        };
+        gate.get_points("bot", "7").await.is("3");
+        eventually(PATIENCE, "the first is counted", async || counted().await == 1).await;
+        proxy.cut_at("INSERT 0");
+        for _ in 0..3 {
+            gate.get_points("bot", "7").await.is("3");
+        }
+        eventually(PATIENCE, "the connection is lost", async || proxy.has_cut()).await;
+        eventually(PATIENCE, "all are counted", async || counted().await >= 4).await;
+        assert_eq!(counted().await, 4);
     }
-    let logged = async || gate.stderr().contains("change feed cannot be read");
-    eventually(PATIENCE, "the log says that the feed is lost", logged).await;
-    proxy.hold(Holds::Nothing);
-    let logged = async || gate.stderr().contains("change feed works again");
-    eventually(PATIENCE, "the log says that the feed works again", logged).await;
-    gate.get_points("bot", "7").await.is("14");
-    let hit = async || format!("{:?}", gate.get_points("bot", "7").await).contains("hit");
-    eventually(PATIENCE, "cached answers are given again", hit).await;
+
+    async fn a_connection_that_dies_under_a_read_costs_no_answer_and_under_a_write_one(&self) {
+        let Nodes { gate, proxy, .. } = self;
+        // Makes the connections, which are idle and seem open when they are cut.
+        gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
+        gate.get_points("bot", "7").await.is("4");
+        for member in ["8", "9", "10"] {
+            proxy.cut_at(GUILD);
+            gate.get_points("bot", member).await.is("0");
+            assert!(proxy.has_cut());
+            proxy.cut_at(GUILD);
+            assert!(is_down(&gate.set_points("bot", member, 5).await));
+            assert!(proxy.has_cut());
+            gate.set_points("bot", member, 5).await.is(&format!("Successfully set '{member}' points to '5'"));
+        }
+    }
+
+    async fn a_server_that_swallows_everything_is_21_by_the_deadline_and_nothing_is_written_later(&self) {
+        let Nodes { gate, proxy, database, .. } = self;
+        // So that connections to write and to read by are there, and are what is swallowed.
+        gate.set_points("bot", "7", 3).await.is("Successfully set 'Ada' points to '3'");
+        gate.get_points("bot", "7").await.is("3");
+        let told = gate.stderr().matches("cannot be written to: ").count();
+        proxy.hold(Holds::Everything);
+        let start = Instant::now();
+        let (read, written) = tokio::join!(gate.get_points("bot", "8"), gate.set_points("bot", "7", 99));
+        assert!(is_down(&read) && is_down(&written), "{read:#?} {written:#?}");
+        assert!(start.elapsed() < SILENT, "{:?}", start.elapsed());
+        // Cached answers are not given either.
+        assert!(is_down(&gate.get_points("bot", "7").await));
+        let is_told = async || gate.stderr().matches("cannot be written to: ").count() > told;
+        eventually(PATIENCE, "it is told", is_told).await;
+        gate.run(&["guild", "list"]).failed(1).names(&["cannot connect", "did not answer in time"]);
+        proxy.hold(Holds::Nothing);
+        eventually(PATIENCE, "it answers again", async || gate.get_points("bot", "7").await.status == 200).await;
+        gate.set_points("bot", "8", 5).await.is("Successfully set '8' points to '5'");
+        // 21 means that nothing was written, nor will be by what the proxy still held.
+        gate.get_points("bot", "7").await.is("3");
+        let row = database.query_one("SELECT points FROM member WHERE member = 7", &[]).await.unwrap();
+        assert_eq!(row.get::<_, i64>(0), 3);
+    }
+
+    async fn connections_that_are_used_up_are_21_within_the_deadline(&self) {
+        let Nodes { gate, database, .. } = self;
+        // Every read stands still now, on a connection of its own.
+        database.batch_execute("BEGIN; LOCK TABLE member IN ACCESS EXCLUSIVE MODE").await.unwrap();
+        let start = Instant::now();
+        let reads = (100..140).map(|member| {
+            let request = gate.request("getPoints", "bot", &format!("memberID={member}"));
+            async move { gate.send(&request).await }
+        });
+        let (answers, written) = tokio::join!(futures_util::future::join_all(reads), gate.set_points("bot", "7", 9));
+        assert!(answers.iter().all(is_down) && is_down(&written), "{answers:#?} {written:#?}");
+        assert!(start.elapsed() < SILENT, "{:?}", start.elapsed());
+        database.batch_execute("COMMIT").await.unwrap();
+        eventually(PATIENCE, "it answers again", async || gate.get_points("bot", "100").await.body == "0").await;
+        gate.get_points("bot", "7").await.is("3");
+    }
+
+    async fn a_node_without_the_change_feed_gives_no_old_cached_answer(&self) {
+        let Nodes { gate, other, proxy, .. } = self;
+        eventually(PATIENCE, "it is kept", async || gate.get_points("bot", "7").await.is("3").was_hit()).await;
+        let times = |words: &str| gate.stderr().matches(words).count();
+        let (lost, works) = (times("change feed cannot be read"), times("change feed works again"));
+        proxy.hold(Holds::Feed);
+        for amount in 10..15 {
+            other.set_points("bot", "7", amount).await.is(&format!("Successfully set 'Ada' points to '{amount}'"));
+            let follows = async || gate.get_points("bot", "7").await.body == amount.to_string();
+            eventually(SECOND_AND_SLACK, "the node without the feed has the new value", follows).await;
+        }
+        let logged = async || times("change feed cannot be read") > lost;
+        eventually(PATIENCE, "the log says that the feed is lost", logged).await;
+        proxy.hold(Holds::Nothing);
+        let logged = async || times("change feed works again") > works;
+        eventually(PATIENCE, "the log says that the feed works again", logged).await;
+        gate.get_points("bot", "7").await.is("14");
+        let hit = async || format!("{:?}", gate.get_points("bot", "7").await).contains("hit");
+        eventually(PATIENCE, "cached answers are given again", hit).await;
+    }
+
+    async fn a_write_whose_commit_was_lost_is_20_and_all_nodes_agree_on_what_became_of_it(&self) {
+        let Nodes { gate, other, proxy, .. } = self;
+        gate.set_points("bot", "7", 3).await.is("Successfully set 'Ada' points to '3'");
+        proxy.hold(Holds::Commits);
+        let start = Instant::now();
+        let answer = gate.set_points("bot", "7", 99).await;
+        assert_eq!((answer.status, answer.code()), (502, Some(20)), "{answer:#?}");
+        assert!(start.elapsed() < SILENT, "{:?}", start.elapsed());
+        // Reads do not stand still behind it, and the lock that it held is let go.
+        eventually(SECOND_AND_SLACK, "an answer", async || gate.get_points("bot", "7").await.status == 200).await;
+        proxy.hold(Holds::Nothing);
+        let free = async || other.set_points("bot", "8", 1).await.status == 200;
+        eventually(PATIENCE, "the other node can write", free).await;
+        let (here, there) = (gate.get_points("bot", "7").await, other.get_points("bot", "7").await);
+        assert!(["3", "99"].contains(&here.body.as_str()), "{here:#?}");
+        assert_eq!(here.body, there.body);
+        gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
+        let follows = async || other.get_points("bot", "7").await.body == "5";
+        eventually(SECOND_AND_SLACK, "the other node follows", follows).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -123,115 +237,10 @@ async fn guarantee_7_a_node_that_can_neither_follow_changes_nor_read_keys_accept
     };
     eventually(PATIENCE, "02, and no answer before", refused).await;
     eventually(PATIENCE, "the other key works again", async || gate.get_points("other", "8").await.body == "4").await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn guarantee_2_a_write_whose_commit_was_lost_is_20_and_all_nodes_agree_on_what_became_of_it() {
-    let (gate, proxy, url) = behind_proxy().await;
-    let other = gate.node(&url).await;
-    gate.set_points("bot", "7", 3).await.is("Successfully set 'Ada' points to '3'");
-    proxy.hold(Holds::Commits);
-    let start = Instant::now();
-    let answer = gate.set_points("bot", "7", 99).await;
-    assert_eq!((answer.status, answer.code()), (502, Some(20)), "{answer:#?}");
-    assert!(start.elapsed() < SILENT, "{:?}", start.elapsed());
-    // Reads do not stand still behind it, and the lock that it held is let go.
-    eventually(SECOND_AND_SLACK, "an answer", async || gate.get_points("bot", "7").await.status == 200).await;
-    proxy.hold(Holds::Nothing);
-    let free = async || other.set_points("bot", "8", 1).await.status == 200;
-    eventually(PATIENCE, "the other node can write", free).await;
-    let (here, there) = (gate.get_points("bot", "7").await, other.get_points("bot", "7").await);
-    assert!(["3", "99"].contains(&here.body.as_str()), "{here:#?}");
-    assert_eq!(here.body, there.body);
-    gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
-    let follows = async || other.get_points("bot", "7").await.body == "5";
-    eventually(SECOND_AND_SLACK, "the other node follows", follows).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_connection_that_dies_under_a_read_costs_no_answer_and_under_a_write_one() {
-    let (gate, proxy, _) = behind_proxy().await;
-    // Makes the connections, which are idle and seem open when they are cut.
-    gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
-    gate.get_points("bot", "7").await.is("4");
-    for member in ["8", "9", "10"] {
-        proxy.cut_at(GUILD);
-        gate.get_points("bot", member).await.is("0");
-        assert!(proxy.has_cut());
-        proxy.cut_at(GUILD);
-        assert!(is_down(&gate.set_points("bot", member, 5).await));
-        assert!(proxy.has_cut());
-        gate.set_points("bot", member, 5).await.is(&format!("Successfully set '{member}' points to '5'"));
+    // A guild that the bot leaves is left at every node.
+    other.run(&["guild", "leave", GUILD]).done();
+    for node in [&gate, &other] {
+        let is_left = async || node.get_points("other", "8").await.code() == Some(3);
+        eventually(SECOND_AND_SLACK, "03", is_left).await;
     }
-}
-
-#[tokio::test]
-async fn a_server_that_became_read_only_answers_reads_and_is_named_until_it_takes_writes_again() {
-    let server = Postgres::start(&[]);
-    let url = server.database().await;
-    let gate = TestGateway::on(Kind::Postgres).store(&url).key("bot").points("7", 3).admin().start().await;
-    let (admin, other) = (gate.admin().await, postgres::connect(&url).await);
-    gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
-    other.batch_execute("SET default_transaction_read_only = off").await.unwrap();
-    let set = async |value: &str| {
-        other.batch_execute(&format!("ALTER SYSTEM {value}")).await.unwrap();
-        other.batch_execute("SELECT pg_reload_conf()").await.unwrap();
-    };
-    set("SET default_transaction_read_only = on").await;
-    let refused = async || is_down(&gate.set_points("bot", "7", 4).await);
-    eventually(PATIENCE, "writes are refused", refused).await;
-    // A read that finds no idle connection is 21, since no new one is made to such a server.
-    for member in 100..110 {
-        let is_read = async || gate.get_points("bot", &member.to_string()).await.body == "0";
-        eventually(PATIENCE, "a read", is_read).await;
-    }
-    let ready = async || admin.get("/readyz").await;
-    let told = ready().await;
-    assert!(told.status == 200 && told.text.contains("ok; the store cannot be written to: "), "{told:?}");
-    set("RESET default_transaction_read_only").await;
-    eventually(PATIENCE, "a write", async || gate.set_points("bot", "7", 5).await.status == 200).await;
-    assert_eq!(ready().await.text, "ok");
-}
-
-#[tokio::test]
-async fn connections_that_are_used_up_are_21_within_the_deadline() {
-    let url = Postgres::shared().database().await;
-    let gate = TestGateway::on(Kind::Postgres).store(&url).key("bot").points("7", 3).start().await;
-    let other = postgres::connect(&url).await;
-    // Every read stands still now, on a connection of its own.
-    other.batch_execute("BEGIN; LOCK TABLE member IN ACCESS EXCLUSIVE MODE").await.unwrap();
-    let start = Instant::now();
-    let reads = (100..140).map(|member| {
-        let request = gate.request("getPoints", "bot", &format!("memberID={member}"));
-        let gate = &gate;
-        async move { gate.send(&request).await }
-    });
-    let (answers, written) = tokio::join!(futures_util::future::join_all(reads), gate.set_points("bot", "7", 9));
-    assert!(answers.iter().all(is_down) && is_down(&written), "{answers:#?} {written:#?}");
-    assert!(start.elapsed() < SILENT, "{:?}", start.elapsed());
-    other.batch_execute("COMMIT").await.unwrap();
-    eventually(PATIENCE, "it answers again", async || gate.get_points("bot", "100").await.body == "0").await;
-    gate.get_points("bot", "7").await.is("3");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_a_key_has_used_of_its_day_is_counted_once_though_the_connection_is_lost_while_it_is_written() {
-    let server = Postgres::shared();
-    let (url, proxy) = (server.database().await, Proxy::to(server.port()).await);
-    let gate = TestGateway::on(Kind::Postgres).store(&proxy.of(&url, server.port()));
-    let gate = gate.key("bot").points("7", 3).set("limits.tiers.standard.daily", "1000").start().await;
-    let database = postgres::connect(&url).await;
-    let counted = async || -> i64 {
-        let row = database.query_one("SELECT coalesce(sum(count), 0)::bigint FROM daily", &[]).await;
-        row.unwrap().get(0)
-    };
-    gate.get_points("bot", "7").await.is("3");
-    eventually(PATIENCE, "the first is counted", async || counted().await == 1).await;
-    proxy.cut_at("INSERT 0");
-    for _ in 0..3 {
-        gate.get_points("bot", "7").await.is("3");
-    }
-    eventually(PATIENCE, "the connection is lost", async || proxy.has_cut()).await;
-    eventually(PATIENCE, "all are counted", async || counted().await >= 4).await;
-    assert_eq!(counted().await, 4);
 }

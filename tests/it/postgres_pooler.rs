@@ -17,7 +17,7 @@ async fn tables(url: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_pooler_in_session_mode_will_do_whatever_it_drops_and_no_table_of_others_is_touched() {
+async fn a_pooler_in_session_mode_will_do_and_touches_no_table_of_others_and_one_in_transaction_mode_is_refused() {
     let server = Postgres::shared();
     for mode in ["pool_mode = session\nignore_startup_parameters = options", "pool_mode = session"] {
         let direct = server.database().await;
@@ -38,11 +38,6 @@ async fn a_pooler_in_session_mode_will_do_whatever_it_drops_and_no_table_of_othe
         gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
         gate.get_points("bot", "7").await.is("5");
     }
-}
-
-#[tokio::test]
-async fn a_pooler_in_transaction_mode_is_refused_by_name_and_nothing_is_made() {
-    let server = Postgres::shared();
     let direct = server.database().await;
     let pooler = PgBouncer::before(server.port(), TRANSACTION).await;
     let world = World::new(&config(&pooler.url(&direct)));

@@ -3,19 +3,10 @@
 
 use crate::support::*;
 
-/// Who has a password on the server of [`with_passwords`]: its rules let everybody else in without.
+/// Who has a password on the server: its rules let everybody else in without.
 const RULES: &str = "host all guildgate 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
 
-/// A server that asks a user for a password, the URL of a database there, and that user's password.
-async fn with_passwords() -> (Postgres, String, &'static str) {
-    let server = Postgres::start_with(&[], &[("pg_hba.conf", RULES)]);
-    let url = server.database().await;
-    let name = url.rsplit('/').next().unwrap();
-    let admin = postgres::connect(&url).await;
-    admin.batch_execute("CREATE ROLE bot LOGIN PASSWORD 'hunter2'").await.unwrap();
-    admin.batch_execute(&format!("GRANT ALL ON DATABASE {name} TO bot")).await.unwrap();
-    (server, url.replace("guildgate@", "bot@"), "hunter2")
-}
+const TLS: [&str; 3] = ["ssl = on", "ssl_cert_file = 'server.pem'", "ssl_key_file = 'server.key'"];
 
 fn config(store: &str) -> String {
     format!("[server]\nlisten = [\"127.0.0.1:0\"]\n[origin]\nstore = {store:?}\n[admin]\nlisten = \"\"\n")
@@ -25,8 +16,25 @@ const COMMANDS: [&[&str]; 4] =
     [&["serve"], &["guild", "add", GUILD, "--name", "Night Watch"], &["key", "list"], &["check"]];
 
 #[tokio::test]
-async fn a_postgres_server_that_refuses_is_named_with_what_it_said_and_never_the_password() {
-    let (server, url, password) = with_passwords().await;
+async fn a_server_that_refuses_is_named_with_what_it_said_and_never_the_password_and_sslmode_says_whether_it_is_verified()
+ {
+    let ours = Authority::new();
+    let (certificate, key) = ours.pem_for("127.0.0.1");
+    let files = [("pg_hba.conf", RULES), ("server.pem", certificate.as_str()), ("server.key", key.as_str())];
+    let server = Postgres::start_with(&TLS, &files);
+    let url = server.database().await;
+    one_that_refuses_is_named_with_what_it_said_and_never_the_password(&server, &url).await;
+    a_url_with_a_slip_is_named_by_check_without_its_password();
+    sslmode_says_whether_the_server_is_verified(&ours, &server.database().await).await;
+}
+
+/// `hunter2` is the password of a user `bot` of this database.
+async fn one_that_refuses_is_named_with_what_it_said_and_never_the_password(server: &Postgres, url: &str) {
+    let admin = postgres::connect(url).await;
+    admin.batch_execute("CREATE ROLE bot LOGIN PASSWORD 'hunter2'").await.unwrap();
+    let name = url.rsplit('/').next().unwrap();
+    admin.batch_execute(&format!("GRANT ALL ON DATABASE {name} TO bot")).await.unwrap();
+    let (url, password) = (url.replace("guildgate@", "bot@"), "hunter2");
     let port = server.port().to_string();
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let with = |password: &str| url.replace("bot@", &format!("bot:{password}@"));
@@ -50,7 +58,6 @@ async fn a_postgres_server_that_refuses_is_named_with_what_it_said_and_never_the
     }
 }
 
-#[test]
 fn a_url_with_a_slip_is_named_by_check_without_its_password() {
     for (url, words) in [
         ("postgres://me:hunter2@host/db?sslmod=require", "names are sslmode"),
@@ -64,14 +71,8 @@ fn a_url_with_a_slip_is_named_by_check_without_its_password() {
     }
 }
 
-#[tokio::test]
-async fn sslmode_says_whether_the_server_is_verified() {
-    let (ours, other) = (Authority::new(), Authority::new());
-    let (certificate, key) = ours.pem_for("127.0.0.1");
-    let files = [("server.pem", certificate.as_str()), ("server.key", key.as_str())];
-    let settings = ["ssl = on", "ssl_cert_file = 'server.pem'", "ssl_key_file = 'server.key'"];
-    let server = Postgres::start_with(&settings, &files);
-    let url = server.database().await;
+async fn sslmode_says_whether_the_server_is_verified(ours: &Authority, url: &str) {
+    let other = Authority::new();
     let world = World::new("");
     world.write("ours.pem", ours.pem());
     world.write("other.pem", other.pem());
@@ -112,8 +113,7 @@ async fn sslmode_says_whether_the_server_is_verified() {
 async fn a_certificate_of_the_server_that_has_signed_itself_is_trusted_where_it_is_named() {
     let (_, certificate, key) = Authority::self_signed("127.0.0.1");
     let files = [("server.pem", &*certificate), ("server.key", &*key)];
-    let settings = ["ssl = on", "ssl_cert_file = 'server.pem'", "ssl_key_file = 'server.key'"];
-    let server = Postgres::start_with(&settings, &files);
+    let server = Postgres::start_with(&TLS, &files);
     let url = format!("{}?sslmode=verify-full&sslrootcert=ours.pem", server.database().await);
     let world = World::new(&format!("[origin]\nstore = {url:?}\n"));
     world.write("ours.pem", &certificate);

@@ -1,17 +1,19 @@
 //! Contract section 2, `serve`: readiness, the end, and the demo.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
 use crate::support::*;
 
 /// A gateway with a write that the origin holds: its connection, and what lets it go.
-async fn during_a_request(drain: &str) -> (TestGateway, Connection, Gate) {
+async fn during_a_request(drain: &str, delay: &str) -> (TestGateway, Connection, Gate) {
     let gate = TestGateway::before_http()
         .key("bot")
         .points("7", 3)
         .set("server.drain_timeout", &format!("{drain:?}"))
+        .set("server.drain_delay", &format!("{delay:?}"))
         .set("server.body_timeout", r#""60s""#)
         .set("origin.timeout", r#""60s""#)
         .start()
@@ -71,20 +73,28 @@ async fn the_first_line_says_what_starts_and_by_which_configuration() {
     let without = format!("config=\"no gateway.toml in {}; using the defaults\" hash=", folder.display());
     for config in [with_file, without] {
         // Whether the default address is free does not matter here.
-        let process = Process::start(&mut world.command(&["serve"]));
+        let mut process = Process::start(&mut world.command(&["serve"]));
         process.has_said("\n").await;
         let said = process.stderr();
         let (before, hash) = said.lines().next().unwrap().split_once(&config).unwrap_or_else(|| panic!("{said}"));
         assert!(before.ends_with(&format!("guildgate starts version=\"{}\" ", env!("CARGO_PKG_VERSION"))), "{said}");
         assert!(hash.len() == 12 && hash.bytes().all(|digit| digit.is_ascii_hexdigit()), "{said}");
-        let _ = std::fs::remove_file(&path); // of the first round
+        if !path.exists() {
+            continue;
+        }
+        // The default file that is removed is no reason for the defaults.
+        process.ready().await;
+        std::fs::remove_file(&path).unwrap();
+        process.signal(Signal::SIGHUP);
+        process.has_said("gateway.toml is missing").await;
+        assert!(!process.stderr().contains("configuration reloaded"), "{}", process.stderr());
     }
 }
 
 #[tokio::test]
-async fn a_signal_lets_requests_finish_and_idle_connections_close_within_the_drain_time_out() {
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGQUIT] {
-        let (mut gate, mut connection, hold) = during_a_request("60s").await;
+async fn a_signal_lets_requests_finish_and_idle_connections_close_after_the_delay_within_the_drain_time_out() {
+    for (signal, delay) in [(Signal::SIGTERM, "0s"), (Signal::SIGINT, "300ms"), (Signal::SIGQUIT, "0s")] {
+        let (mut gate, mut connection, hold) = during_a_request("60s", delay).await;
         let ask = gate.request("getPoints", "bot", "memberID=8").bytes();
         let (mut idle, _silent) = (gate.connect_and_send(ask.clone()).await, gate.connect().await);
         idle.answer().await.is("0");
@@ -94,8 +104,15 @@ async fn a_signal_lets_requests_finish_and_idle_connections_close_within_the_dra
         begun.send(&ask[..20]).await;
         gate.has_read_requests().await;
         gate.process().signal(Signal::SIGUSR2); // means something to other servers, and ends nothing here
+        let begin = Instant::now();
         gate.process().signal(signal);
         let address = gate.address();
+        if delay != "0s" {
+            gate.has_said("stopping after server.drain_delay").await;
+            assert_eq!(gate.send(&Request::bare("GET", "/healthz")).await.status, 503, "the listener is open");
+            eventually(PATIENCE, "the listener closes", async || Connection::try_to(address).await.is_err()).await;
+            assert!(begin.elapsed() >= Duration::from_millis(300), "{:?}", begin.elapsed());
+        }
         eventually(PATIENCE, "no new connections", || async { !is_served(address).await }).await;
         idle.is_closed().await;
         begun.send(&ask[20..]).await;
@@ -107,7 +124,7 @@ async fn a_signal_lets_requests_finish_and_idle_connections_close_within_the_dra
         connection.is_closed().await;
         assert_eq!(gate.process().exit().await, Some(0), "{signal}; stderr:\n{}", gate.stderr());
     }
-    let (mut gate, _connection, _never_opened) = during_a_request("300ms").await;
+    let (mut gate, _connection, _never_opened) = during_a_request("300ms", "0s").await;
     assert_eq!(gate.stop().await, Some(0), "stderr:\n{}", gate.stderr());
 }
 

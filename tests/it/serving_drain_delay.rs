@@ -1,7 +1,5 @@
 //! Contract section 3, `server.drain_delay`: the health path fails before anything else does.
 
-use std::time::{Duration, Instant};
-
 use nix::sys::signal::Signal;
 
 use crate::support::*;
@@ -56,37 +54,4 @@ async fn while_the_delay_passes_the_health_path_says_503_everything_else_goes_on
     gate.process().signal(Signal::SIGINT);
     gate.has_said("another stop signal; these connections are cut").await;
     assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
-}
-
-#[tokio::test]
-async fn after_the_delay_the_listeners_close_and_what_is_under_way_is_finished() {
-    let mut gate = gate().set("server.body_timeout", r#""60s""#).set("server.drain_delay", r#""300ms""#).start().await;
-    let held = HeldBody::begin(&gate, gate.request("getPoints", "bot", "memberID=7")).await;
-    let begin = Instant::now();
-    gate.process().signal(Signal::SIGTERM);
-    gate.has_said(DELAYED).await;
-    assert_eq!(gate.send(&health()).await.status, 503, "the listener is open");
-    let address = gate.address();
-    eventually(PATIENCE, "the listener closes", async || Connection::try_to(address).await.is_err()).await;
-    assert!(begin.elapsed() >= Duration::from_millis(300), "{:?}", begin.elapsed());
-    assert!(held.release().await.is("3").closes());
-    assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
-}
-
-#[tokio::test]
-async fn a_hand_over_does_not_wait_for_the_delay_and_may_come_while_it_passes() {
-    let gate = gate().set("server.handover", r#""handover.sock""#);
-    let mut gate = gate.set("server.drain_delay", r#""60s""#).start().await;
-    for is_delayed in [false, true] {
-        if is_delayed {
-            gate.process().signal(Signal::SIGTERM);
-            gate.has_said(DELAYED).await;
-            assert_eq!(gate.send(&health()).await.status, 503);
-        }
-        let mut before = gate.replace().await;
-        assert_eq!(before.exit().await, Some(0), "{}", before.stderr());
-        assert_eq!(before.stderr().contains(DELAYED), is_delayed);
-        gate.send(&health()).await.is("ok");
-        gate.get_points("bot", "7").await.is("3");
-    }
 }

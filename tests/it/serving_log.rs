@@ -61,34 +61,11 @@ async fn the_access_log_has_a_line_a_request_with_the_keys_id_and_never_the_key_
 }
 
 #[tokio::test]
-async fn sigusr1_reopens_the_logs_and_reloads_nothing() {
-    let mut gate = gate("text").set("log.access", r#""access.log""#).set("log.audit", r#""audit.log""#);
-    gate = gate.set("log.decisions", r#""d.log""#).admin();
-    let mut gate = gate.start().await;
-    gate.get_points("bot", "7").await.is("3");
-    let logs = ["access.log", "audit.log", "d.log"];
-    gate.has_logged("access.log", "the first request", |line| line.contains("getPoints")).await;
-    for turn in 0..3 {
-        for log in logs {
-            std::fs::rename(gate.world().path(log), gate.world().path(&format!("{log}.{turn}"))).unwrap();
-        }
-        gate.process().signal(Signal::SIGUSR1);
-        eventually(PATIENCE, "the logs are opened again", || async {
-            logs.iter().all(|log| gate.world().path(log).exists())
-        })
-        .await;
-        let id = gate.get_points("bot", "7").await.header("x-request-id").unwrap().to_owned();
-        gate.has_logged("access.log", "the next request", |line| line.contains(&id)).await;
-    }
-    assert_eq!(gate.admin().await.get("/api/config").await.is(200)["reloads"], Value::Array(Vec::new()));
-    assert_eq!(gate.stop().await, Some(0));
-}
-
-#[tokio::test]
-async fn before_an_http_origin_lines_name_operations_and_reasons_and_a_full_log_stops_no_answer() {
+async fn before_an_http_origin_lines_name_operations_and_reasons_logs_are_reopened_and_a_full_one_stops_no_answer() {
     let gate = TestGateway::before_http().key("bot").key("writer").keys_at_the_origin().points("7", 3);
-    let gate = gate.set("log.format", r#""json""#).set("log.access", r#""access.log""#);
-    let gate = gate.launched_by(&["prlimit", "--fsize=65536"]).start().await;
+    let gate = gate.set("log.format", r#""json""#).set("log.access", r#""access.log""#).admin();
+    let gate = gate.set("log.audit", r#""audit.log""#).set("log.decisions", r#""d.log""#);
+    let mut gate = gate.launched_by(&["prlimit", "--fsize=65536"]).start().await;
     // The request that proves a key is logged with its operation.
     assert_eq!(gate.get_warns("bot", "7").await.status, 200);
     assert_eq!(gate.set_points("writer", "7", 3).await.status, 200);
@@ -105,6 +82,7 @@ async fn before_an_http_origin_lines_name_operations_and_reasons_and_a_full_log_
     gate.get_warns("bot", "8").await.is_refused(502, NO_ANSWER);
     gate.has_said("expected a status of 2xx").await;
     assert!(!gate.stderr().contains("1250") && !gate.stderr().contains("Lovelace"), "{}", gate.stderr());
+    sigusr1_reopens_the_logs_and_reloads_nothing(&mut gate).await;
     // A log that may grow no longer.
     let mut connection = gate.connect().await;
     for _ in 0..1000 {
@@ -113,6 +91,23 @@ async fn before_an_http_origin_lines_name_operations_and_reasons_and_a_full_log_
     gate.has_said("the access log cannot be written; its lines are lost").await;
     connection.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("3");
     assert_eq!(gate.world().read("access.log").len(), 65536);
+}
+
+async fn sigusr1_reopens_the_logs_and_reloads_nothing(gate: &mut TestGateway) {
+    let logs = ["access.log", "audit.log", "d.log"];
+    for turn in 0..3 {
+        for log in logs {
+            std::fs::rename(gate.world().path(log), gate.world().path(&format!("{log}.{turn}"))).unwrap();
+        }
+        gate.process().signal(Signal::SIGUSR1);
+        eventually(PATIENCE, "the logs are opened again", || async {
+            logs.iter().all(|log| gate.world().path(log).exists())
+        })
+        .await;
+        let id = gate.get_points("bot", "7").await.header("x-request-id").unwrap().to_owned();
+        gate.has_logged("access.log", "the next request", |line| line.contains(&id)).await;
+    }
+    assert!(!gate.stderr().contains("reload"), "{}", gate.stderr());
 }
 
 #[tokio::test]

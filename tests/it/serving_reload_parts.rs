@@ -26,7 +26,7 @@ pub fn two_keys() -> Builder {
 #[tokio::test]
 async fn each_file_is_taken_up_whole_or_not_at_all_while_the_others_have_faults() {
     for signalled in [false, true] {
-        let mut gate = two_keys().tls().start().await;
+        let mut gate = two_keys().key("later").tls().start().await;
         let mut kept = Connection::over(gate.tls(&["http/1.1"]).await);
         let request = gate.request("getPoints", "goes", "memberID=7");
         let next = Identity::new();
@@ -57,13 +57,46 @@ async fn each_file_is_taken_up_whole_or_not_at_all_while_the_others_have_faults(
         let client = TlsClient::new(&[&next.certificate], &["http/1.1"]);
         let mut connection = Connection::over(client.connect(gate.address()).await.unwrap());
         connection.ask(&gate.request("getPoints", "stays", "memberID=7")).await.is("3");
+        a_file_that_is_removed_is_told_once_and_taken_up_when_it_is_back(&mut gate, &mut kept, signalled).await;
     }
 }
 
+async fn a_file_that_is_removed_is_told_once_and_taken_up_when_it_is_back(
+    gate: &mut TestGateway,
+    kept: &mut Connection,
+    signalled: bool,
+) {
+    let request = gate.request("getPoints", "later", "memberID=7");
+    for (name, told, back) in [
+        ("gateway.toml", "gateway.toml is missing", "configuration reloaded"),
+        ("keys.toml", "keys.toml cannot be read", "key file reloaded"),
+        ("cert.pem", "cert.pem cannot be read", "TLS certificate reloaded"),
+        ("key.pem", "key.pem cannot be read", "TLS certificate reloaded"),
+    ] {
+        let (path, aside) = (gate.world().path(name), gate.world().path("aside"));
+        let count = |gate: &TestGateway, what: &str| gate.stderr().matches(what).count();
+        std::fs::rename(&path, &aside).unwrap();
+        gate.has_said(told).await;
+        if signalled {
+            gate.process().signal(Signal::SIGHUP);
+            eventually(PATIENCE, told, async || count(gate, told) == 2).await;
+        }
+        kept.ask(&request).await.is("3");
+        let reloads = count(gate, back);
+        std::fs::rename(&aside, &path).unwrap();
+        eventually(PATIENCE, back, async || count(gate, back) > reloads).await;
+        assert_eq!(count(gate, told), 1 + usize::from(signalled), "{name} is told once:\n{}", gate.stderr());
+    }
+    // It is the file that came back which counts, not one that is remembered.
+    gate.world().remove_key("later");
+    let is_refused = async || kept.ask(&request).await.code() == Some(2);
+    eventually(SECOND_AND_SLACK, "the key that was taken out is refused", is_refused).await;
+}
+
 #[tokio::test]
-async fn a_file_that_gateway_toml_newly_names_is_taken_up_once_it_can_be_used_and_the_one_before_counts_until_then() {
+async fn a_file_that_gateway_toml_newly_names_counts_once_it_can_be_used_and_any_change_in_place_is_noticed() {
     for bad in ["no such thing", ""] {
-        let gate = two_keys().tls().start().await;
+        let gate = two_keys().key("later").tls().start().await;
         let mut kept = Connection::over(gate.tls(&["http/1.1"]).await);
         let request = gate.request("getPoints", "goes", "memberID=7");
         for name in ["other.toml", "other.pem"] {
@@ -84,57 +117,28 @@ async fn a_file_that_gateway_toml_newly_names_is_taken_up_once_it_can_be_used_an
         }
         kept.ask(&request).await.is_refused(401, INCORRECT_KEY);
         kept.ask(&gate.request("getPoints", "stays", "memberID=7")).await.is("3");
-    }
-}
-
-#[tokio::test]
-async fn a_file_that_is_removed_is_told_once_and_taken_up_when_it_is_back() {
-    for signalled in [false, true] {
-        let mut gate = two_keys().tls().start().await;
-        let mut kept = Connection::over(gate.tls(&["http/1.1"]).await);
-        let request = gate.request("getPoints", "goes", "memberID=7");
-        for (name, told, back) in [
-            ("gateway.toml", "gateway.toml is missing", "configuration reloaded"),
-            ("keys.toml", "keys.toml cannot be read", "key file reloaded"),
-            ("cert.pem", "cert.pem cannot be read", "TLS certificate reloaded"),
-            ("key.pem", "key.pem cannot be read", "TLS certificate reloaded"),
-        ] {
-            let (path, aside) = (gate.world().path(name), gate.world().path("aside"));
-            let count = |gate: &TestGateway, what: &str| gate.stderr().matches(what).count();
-            std::fs::rename(&path, &aside).unwrap();
-            gate.has_said(told).await;
-            if signalled {
-                gate.process().signal(Signal::SIGHUP);
-                eventually(PATIENCE, told, async || count(&gate, told) == 2).await;
-            }
-            kept.ask(&request).await.is("3");
-            let reloads = count(&gate, back);
-            std::fs::rename(&aside, &path).unwrap();
-            eventually(PATIENCE, back, async || count(&gate, back) > reloads).await;
-            assert_eq!(count(&gate, told), 1 + usize::from(signalled), "{name} is told once:\n{}", gate.stderr());
+        if bad.is_empty() {
+            a_key_file_changed_in_place_is_noticed_whatever_its_length_and_time_and_a_new_one_that_is_empty(&gate)
+                .await;
         }
-        // It is the file that came back which counts, not one that is remembered.
-        gate.world().remove_key("goes");
-        let is_refused = async || kept.ask(&request).await.code() == Some(2);
-        eventually(SECOND_AND_SLACK, "the key that was taken out is refused", is_refused).await;
     }
 }
 
-#[tokio::test]
-async fn a_key_file_changed_in_place_is_noticed_whatever_its_length_and_time_and_a_new_one_that_is_empty_is_read() {
-    let gate = two_keys().start().await;
-    gate.get_points("goes", "7").await.is("3");
-    let path = gate.world().path("keys.toml");
+async fn a_key_file_changed_in_place_is_noticed_whatever_its_length_and_time_and_a_new_one_that_is_empty(
+    gate: &TestGateway,
+) {
+    gate.get_points("later", "7").await.is("3");
+    let path = gate.world().path("other.toml");
     let before = std::fs::metadata(&path).unwrap().modified().unwrap();
-    let file = gate.world().text("keys.toml");
+    let file = gate.world().text("other.toml");
     let at = file.rfind("sha256:").unwrap() + "sha256:".len();
     let other = if file[at..].starts_with('0') { "1" } else { "0" };
-    gate.world().write("keys.toml", [&file[..at], other, &file[at + 1..]].concat());
+    gate.world().write("other.toml", [&file[..at], other, &file[at + 1..]].concat());
     std::fs::File::options().write(true).open(&path).unwrap().set_modified(before).unwrap();
-    is_refused_soon(&gate, "goes").await;
+    is_refused_soon(gate, "later").await;
     gate.get_points("stays", "7").await.is("3");
-    gate.world().write("other.toml", "");
-    gate.reload_with("keys.toml", "other.toml");
+    gate.world().write("third.toml", "");
+    gate.reload_with("other.toml", "third.toml");
     gate.has_said("the key file holds no key").await;
-    gate.get_points("stays", "7").await.is_refused(401, INCORRECT_KEY);
+    is_refused_soon(gate, "stays").await;
 }

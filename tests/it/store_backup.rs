@@ -37,17 +37,6 @@ fn points(store: &Path, member: i64) -> i64 {
     Sqlite::open(store).unwrap().query_row(sql, [member], |row| row.get(0)).unwrap()
 }
 
-/// A gateway that was killed after it wrote, with a backup `b.db` of before: member 7 has 3 points in that, and 5 in
-/// the store, whose log has them.
-async fn killed_after_a_backup() -> TestGateway {
-    let mut gate = TestGateway::builder().key("bot").points("7", 3).start().await;
-    gate.run(&["store", "backup", "b.db"]).done();
-    gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
-    gate.process().kill_hard();
-    assert!(!gate.world().read("guildgate.db-wal").is_empty());
-    gate
-}
-
 /// The names of the stores that were replaced.
 fn kept_stores(world: &World) -> Vec<String> {
     let names = world.files().into_iter().map(|(path, _)| path.file_name().unwrap().to_str().unwrap().to_owned());
@@ -78,7 +67,7 @@ async fn a_backup_of_a_busy_server_is_of_one_moment() {
 }
 
 #[test]
-fn a_backup_replaces_an_older_one_only_by_force_and_never_a_store_in_use_or_anything_else() {
+fn a_backup_replaces_an_older_one_only_by_force_and_is_restored_where_there_is_no_store_or_a_damaged_one() {
     let world = world();
     world.run(&["store", "backup", "b.db"]).done();
     let first = world.read("b.db");
@@ -109,11 +98,43 @@ fn a_backup_replaces_an_older_one_only_by_force_and_never_a_store_in_use_or_anyt
     assert_eq!(points(&world.path("b.db"), 7), 5, "it was left alone");
     let names = fs::read_dir(world.path(".")).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(names.into_iter().all(|name| !name.to_str().unwrap().contains(".part")));
+    one_is_restored_where_there_is_no_store_or_a_damaged_one(&world);
+}
+
+fn one_is_restored_where_there_is_no_store_or_a_damaged_one(world: &World) {
+    world.run(&["store", "backup", "c.db"]).done();
+    fs::remove_file(world.path("guildgate.db")).unwrap();
+    let said = world.run(&["store", "restore", "c.db"]).done().stdout;
+    assert!(said.contains("there was no store before"), "{said}");
+    assert_eq!(fs::metadata(world.path("guildgate.db")).unwrap().mode() & 0o777, 0o600);
+    world.write("guildgate.db", "something else");
+    world.run(&["store", "restore", "c.db"]).done();
+    let kept = kept_stores(world);
+    assert_eq!(world.read(&kept[0]), b"something else");
+    // A log of no file would be applied to what is restored.
+    fs::remove_file(world.path("guildgate.db")).unwrap();
+    world.write("guildgate.db-wal", "of another file");
+    world.run(&["store", "restore", "c.db"]).done();
+    assert_eq!(kept_stores(world), kept);
+    let is_log = |name: &str| name.contains(".before-restore-") && name.ends_with("-wal");
+    let log = world.files().into_iter().find(|(path, _)| is_log(path.to_str().unwrap())).unwrap();
+    assert_eq!(log.1, b"of another file");
+    assert_eq!(world.run(&["guild", "list", "--json"]).done().list().len(), 1);
+    world.write("gateway.toml", "[origin]\nstore = \"postgres://me:hunter2@host/db\"\n");
+    let said = world.run(&["store", "restore", "c.db"]).failed(1).names(&["pg_restore"]);
+    assert!(!said.stderr.contains("hunter2"), "{said:?}");
 }
 
 #[tokio::test]
-async fn a_restore_after_a_crash_puts_the_backup_in_place_and_keeps_what_was_acknowledged() {
-    let mut gate = killed_after_a_backup().await;
+async fn a_restore_is_refused_while_the_store_is_open_and_after_a_crash_keeps_what_was_acknowledged() {
+    let mut gate = TestGateway::builder().key("bot").points("7", 3).start().await;
+    gate.run(&["store", "backup", "b.db"]).done();
+    let refused = ["another process has", "guildgate.db open", "stop it first. Nothing was changed"];
+    gate.run(&["store", "restore", "b.db"]).failed(1).names(&refused);
+    gate.get_points("bot", "7").await.is("3");
+    gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
+    gate.process().kill_hard();
+    verify_reads_what_a_crash_left_with_its_log_and_changes_nothing(gate.world());
     let said = gate.run(&["store", "restore", "b.db"]).done().stdout;
     let kept = kept_stores(gate.world());
     assert_eq!(kept.len(), 1, "{kept:?}");
@@ -128,6 +149,34 @@ async fn a_restore_after_a_crash_puts_the_backup_in_place_and_keeps_what_was_ack
     gate.get_points("bot", "7").await.is("5");
     assert_eq!(kept_stores(gate.world()).len(), 2);
     gate.run(&["store", "verify"]).done();
+    assert_eq!(gate.stop().await, Some(0));
+    let open = Sqlite::open(gate.world().path("guildgate.db")).unwrap();
+    open.execute_batch("BEGIN; SELECT count(*) FROM guild").unwrap();
+    gate.run(&["store", "restore", "b.db"]).failed(1).names(&refused);
+    assert_eq!(kept_stores(gate.world()).len(), 2);
+    drop(open);
+    gate.run(&["store", "restore", "b.db"]).done();
+}
+
+/// And so it does what it may not write to.
+fn verify_reads_what_a_crash_left_with_its_log_and_changes_nothing(world: &World) {
+    let read = || ["guildgate.db", "guildgate.db-wal"].map(|name| world.read(name));
+    let before = read();
+    assert!(!before[1].is_empty());
+    let said = world.run(&["store", "verify"]).done().stdout;
+    assert!(said.contains("member: 1\n") && said.ends_with("nothing is wrong\n"), "{said}");
+    assert!(read() == before, "it was changed");
+    let fixed = world.path("fixed");
+    fs::create_dir(&fixed).unwrap();
+    fs::rename(world.path("b.db"), fixed.join("b.db")).unwrap();
+    fs::set_permissions(fixed.join("b.db"), fs::Permissions::from_mode(0o400)).unwrap();
+    fs::set_permissions(&fixed, fs::Permissions::from_mode(0o500)).unwrap();
+    let root = nix::unistd::geteuid().is_root();
+    let as_anybody: &[&str] = if root { &["setpriv", "--bounding-set=-dac_override,-dac_read_search"] } else { &[] };
+    world.run_by(as_anybody, &["store", "verify", "fixed/b.db"]).done();
+    assert_eq!(fs::read_dir(&fixed).unwrap().count(), 1);
+    fs::set_permissions(&fixed, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::rename(fixed.join("b.db"), world.path("b.db")).unwrap();
 }
 
 #[tokio::test]
@@ -148,48 +197,15 @@ async fn a_restore_for_which_there_is_no_room_leaves_the_store_and_its_log_as_th
     gate.get_points("bot", "7999").await.is("7999");
 }
 
-#[tokio::test]
-async fn a_restore_is_refused_while_a_server_or_any_program_has_the_store_open() {
+/// A gateway that was killed after it wrote, with a backup `b.db` of before: member 7 has 3 points in that, and 5 in
+/// the store, whose log has them.
+async fn killed_after_a_backup() -> TestGateway {
     let mut gate = TestGateway::builder().key("bot").points("7", 3).start().await;
     gate.run(&["store", "backup", "b.db"]).done();
     gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
-    let refused = ["another process has", "guildgate.db open", "stop it first. Nothing was changed"];
-    gate.run(&["store", "restore", "b.db"]).failed(1).names(&refused);
-    gate.get_points("bot", "7").await.is("5");
-    gate.set_points("bot", "7", 6).await.is("Successfully set 'Ada' points to '6'");
-    assert_eq!(gate.stop().await, Some(0));
-    let open = Sqlite::open(gate.world().path("guildgate.db")).unwrap();
-    open.execute_batch("BEGIN; SELECT count(*) FROM guild").unwrap();
-    gate.run(&["store", "restore", "b.db"]).failed(1).names(&refused);
-    assert_eq!(kept_stores(gate.world()), Vec::<String>::new());
-    drop(open);
-    gate.run(&["store", "restore", "b.db"]).done();
-}
-
-#[test]
-fn a_backup_is_restored_where_there_is_no_store_and_over_one_that_is_damaged() {
-    let world = world();
-    world.run(&["store", "backup", "b.db"]).done();
-    fs::remove_file(world.path("guildgate.db")).unwrap();
-    let said = world.run(&["store", "restore", "b.db"]).done().stdout;
-    assert!(said.contains("there was no store before"), "{said}");
-    assert_eq!(fs::metadata(world.path("guildgate.db")).unwrap().mode() & 0o777, 0o600);
-    world.write("guildgate.db", "something else");
-    world.run(&["store", "restore", "b.db"]).done();
-    let kept = kept_stores(&world);
-    assert_eq!(world.read(&kept[0]), b"something else");
-    // A log of no file would be applied to what is restored.
-    fs::remove_file(world.path("guildgate.db")).unwrap();
-    world.write("guildgate.db-wal", "of another file");
-    world.run(&["store", "restore", "b.db"]).done();
-    assert_eq!(kept_stores(&world), kept);
-    let is_log = |name: &str| name.contains(".before-restore-") && name.ends_with("-wal");
-    let log = world.files().into_iter().find(|(path, _)| is_log(path.to_str().unwrap())).unwrap();
-    assert_eq!(log.1, b"of another file");
-    assert_eq!(world.run(&["guild", "list", "--json"]).done().list().len(), 1);
-    world.write("gateway.toml", "[origin]\nstore = \"postgres://me:hunter2@host/db\"\n");
-    let said = world.run(&["store", "restore", "b.db"]).failed(1).names(&["pg_restore"]);
-    assert!(!said.stderr.contains("hunter2"), "{said:?}");
+    gate.process().kill_hard();
+    assert!(!gate.world().read("guildgate.db-wal").is_empty());
+    gate
 }
 
 /// Restores `b.db`, and kills that at its `nth` of these steps. Whether it came to it.
@@ -238,27 +254,18 @@ async fn a_restore_killed_at_any_step_leaves_the_old_store_or_the_new_one_whole(
 }
 
 #[test]
-fn verify_counts_what_is_in_a_store_and_names_what_another_program_did() {
+fn verify_counts_what_is_in_a_store_and_what_is_no_sound_one_is_named_and_never_restored() {
     let world = world();
     let said = world.run(&["store", "verify"]).done().stdout;
     for line in ["guild: 1\n", "member: 1\n", "note: 2\n", "key: 0\n", "nothing is wrong\n"] {
         assert!(said.contains(line), "{said}");
     }
-    let store = Sqlite::open(world.path("guildgate.db")).unwrap();
-    store.execute_batch("PRAGMA foreign_keys = OFF; DELETE FROM member").unwrap();
-    drop(store);
-    let ran = world.run(&["store", "verify"]).failed(1).names(&["something is wrong with"]);
-    for line in [
-        "wrong: table note: 2 rows refer to rows of table member that are missing\n",
-        "repair: stop the server and put a backup in its place (`guildgate store restore FILE`)\n",
-    ] {
-        assert!(ran.stdout.contains(line), "{line}: {}", ran.stdout);
-    }
+    what_is_no_sound_backup_is_refused_without_advice_about_the_store_and_nothing_is_changed(&world);
+    what_another_program_did_is_named();
+    an_older_store_is_verified_and_backed_up_as_it_is_and_restored();
 }
 
-#[test]
-fn what_is_no_sound_backup_is_refused_without_advice_about_the_store_and_nothing_is_changed() {
-    let world = world();
+fn what_is_no_sound_backup_is_refused_without_advice_about_the_store_and_nothing_is_changed(world: &World) {
     let good = world.read("guildgate.db");
     let from = |at: usize| good.iter().enumerate().map(|(n, byte)| if n >= at { 0xa5 } else { *byte }).collect();
     let (damaged, scribbled): (Vec<u8>, Vec<u8>) = (from(4096), from(good.len() - 4096));
@@ -310,29 +317,20 @@ fn what_is_no_sound_backup_is_refused_without_advice_about_the_store_and_nothing
     assert!(world.read("good.db") == backup, "it was replaced");
 }
 
-#[tokio::test]
-async fn verify_reads_what_a_crash_left_with_its_log_and_what_cannot_be_written_and_changes_nothing() {
-    let mut gate = killed_after_a_backup().await;
-    let read = || ["guildgate.db", "guildgate.db-wal"].map(|name| gate.world().read(name));
-    let before = read();
-    let said = gate.run(&["store", "verify"]).done().stdout;
-    assert!(said.contains("member: 1\n") && said.ends_with("nothing is wrong\n"), "{said}");
-    assert!(read() == before, "it was changed");
-    let fixed = gate.world().path("fixed");
-    fs::create_dir(&fixed).unwrap();
-    fs::rename(gate.world().path("b.db"), fixed.join("b.db")).unwrap();
-    fs::set_permissions(fixed.join("b.db"), fs::Permissions::from_mode(0o400)).unwrap();
-    fs::set_permissions(&fixed, fs::Permissions::from_mode(0o500)).unwrap();
-    let root = nix::unistd::geteuid().is_root();
-    let as_anybody: &[&str] = if root { &["setpriv", "--bounding-set=-dac_override,-dac_read_search"] } else { &[] };
-    gate.world().run_by(as_anybody, &["store", "verify", "fixed/b.db"]).done();
-    assert_eq!(fs::read_dir(&fixed).unwrap().count(), 1);
-    fs::set_permissions(&fixed, fs::Permissions::from_mode(0o700)).unwrap();
-    gate.restart_after_kill().await;
-    gate.get_points("bot", "7").await.is("5");
+fn what_another_program_did_is_named() {
+    let world = world();
+    let store = Sqlite::open(world.path("guildgate.db")).unwrap();
+    store.execute_batch("PRAGMA foreign_keys = OFF; DELETE FROM member").unwrap();
+    drop(store);
+    let ran = world.run(&["store", "verify"]).failed(1).names(&["something is wrong with"]);
+    for line in [
+        "wrong: table note: 2 rows refer to rows of table member that are missing\n",
+        "repair: stop the server and put a backup in its place (`guildgate store restore FILE`)\n",
+    ] {
+        assert!(ran.stdout.contains(line), "{line}: {}", ran.stdout);
+    }
 }
 
-#[test]
 fn an_older_store_is_verified_and_backed_up_as_it_is_and_restored() {
     let world = World::plain();
     let old = include_bytes!("../fixtures/store-v1.db");

@@ -32,76 +32,62 @@ fn code_of(command: &[&str]) -> i32 {
 
 /// Every command fails with its code, through `launcher`, in these words, which name the store.
 #[track_caller]
-fn refused_by_all(world: &World, launcher: &[&str], words: &str) {
+fn refused_by_all(world: &World, name: &str, launcher: &[&str], words: &str) {
     for command in COMMANDS {
         let ran = world.run_by(launcher, command).failed(code_of(command)).names(&["guildgate.db"]);
-        assert!((ran.stdout.clone() + &ran.stderr).contains(words), "{command:?} does not say {words}: {ran:#?}");
+        let said = ran.stdout.clone() + &ran.stderr;
+        assert!(said.contains(words), "{name}: {command:?} does not say {words}: {ran:#?}");
     }
 }
 
 #[test]
-fn what_is_no_sound_store_of_ours_is_refused_and_left_as_it_is() {
+fn what_is_no_sound_store_of_ours_is_refused_by_every_command_and_left_as_it_is() {
     let world = world();
-    let whole = world.read("guildgate.db");
+    let (store, whole) = (world.path("guildgate.db"), world.read("guildgate.db"));
+    world.run(&["store", "backup", "b.db"]).done();
     let theirs = world.path("theirs.db");
     Sqlite::open(&theirs).unwrap().execute_batch("CREATE TABLE bookmark (url TEXT)").unwrap();
-    for (content, words) in [
-        // Cut within the header, within the first page, and between two.
-        (whole[..50].to_vec(), "it is no sound store"),
-        (whole[..2000].to_vec(), "it is no sound store"),
-        (whole[..whole.len() - 4096].to_vec(), "it is no sound store"),
-        ("Dear diary, today nothing happened at all. ".repeat(1000).into(), "it is no sound store"),
-        (fs::read(theirs).unwrap(), "is an SQLite database of another program; name another file"),
+    let diary = "Dear diary, today nothing happened at all. ".repeat(1000);
+    for (name, content, words) in [
+        ("cut within the header", whole[..50].to_vec(), "it is no sound store"),
+        ("cut within the first page", whole[..2000].to_vec(), "it is no sound store"),
+        ("cut between two pages", whole[..whole.len() - 4096].to_vec(), "it is no sound store"),
+        ("a text", diary.into(), "it is no sound store"),
+        ("another program's", fs::read(theirs).unwrap(), "is an SQLite database of another program; name another file"),
     ] {
-        let store = world.write("guildgate.db", &content);
-        refused_by_all(&world, &[], words);
-        assert!(fs::read(store).unwrap() == content, "it was changed");
+        fs::write(&store, &content).unwrap();
+        refused_by_all(&world, name, &[], words);
+        assert!(fs::read(&store).unwrap() == content, "{name}: it was changed");
     }
+    an_empty_file_is_no_store_where_one_is_looked_for(&world);
+    // Root may open anything, unless it gives that up.
+    let root = nix::unistd::geteuid().is_root();
+    let as_anybody: &[&str] = if root { &["setpriv", "--bounding-set=-dac_override,-dac_read_search"] } else { &[] };
+    fs::set_permissions(&store, fs::Permissions::from_mode(0o000)).unwrap();
+    let words = "check that the file, its -wal and -shm, and its folder belong to this user";
+    refused_by_all(&world, "not this user's", as_anybody, words);
+    fs::remove_file(&store).unwrap();
+    fs::create_dir(&store).unwrap();
+    refused_by_all(&world, "a folder", &[], "is not a file");
+    world.run(&["store", "restore", "b.db"]).failed(1).names(&[&format!("{} is a folder", store.display())]);
+    fs::remove_dir(&store).unwrap();
+    fs::write(&store, whole).unwrap();
+    one_on_a_read_only_file_system_is_refused_and_verified(&world);
+    world.write("gateway.toml", "[origin]\nstore = \"no/such/place.db\"\n");
+    world.run(&["serve"]).failed(2).names(&["origin.store", "no/such/place.db"]);
 }
 
-#[test]
-fn an_empty_file_becomes_a_store_where_one_is_made_and_is_none_where_one_is_looked_for() {
-    let world = world();
+fn an_empty_file_is_no_store_where_one_is_looked_for(world: &World) {
     world.write("guildgate.db", "");
     world.run(&["store", "verify"]).failed(1).names(&["guildgate.db is empty"]);
     world.run(&["check"]).done();
-    assert_eq!(world.read("guildgate.db"), b"", "looking made none");
     world.run(&["key", "list"]).failed(1).names(&["there is no store at", "guildgate.db"]);
     assert_eq!(world.read("guildgate.db"), b"", "looking made none");
     world.run(&["guild", "add", GUILD, "--name", "Night Watch"]).done().names(&["made a new store at"]);
     world.run(&["store", "verify"]).done();
 }
 
-#[test]
-fn what_is_no_file_is_named_by_its_path() {
-    let world = world();
-    let store = world.path("guildgate.db");
-    world.run(&["store", "backup", "b.db"]).done();
-    fs::remove_file(&store).unwrap();
-    fs::create_dir(&store).unwrap();
-    refused_by_all(&world, &[], "is not a file");
-    world.run(&["store", "restore", "b.db"]).failed(1).names(&[&format!("{} is a folder", store.display())]);
-    fs::remove_dir(&store).unwrap();
-    world.write("gateway.toml", "[origin]\nstore = \"no/such/place.db\"\n");
-    world.run(&["serve"]).failed(2).names(&["origin.store", "no/such/place.db"]);
-}
-
-#[test]
-fn a_store_that_this_user_may_not_use_is_refused_with_what_to_look_at() {
-    // Root may open anything, unless it gives that up.
-    let as_anybody: &[&str] = if nix::unistd::geteuid().is_root() {
-        &["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
-    } else {
-        &[]
-    };
-    let world = world();
-    fs::set_permissions(world.path("guildgate.db"), fs::Permissions::from_mode(0o000)).unwrap();
-    refused_by_all(&world, as_anybody, "check that the file, its -wal and -shm, and its folder belong to this user");
-}
-
-#[test]
-fn a_store_on_a_read_only_file_system_is_refused() {
-    let world = world();
+fn one_on_a_read_only_file_system_is_refused_and_verified(world: &World) {
     fs::create_dir(world.path("fixed")).unwrap();
     fs::rename(world.path("guildgate.db"), world.path("fixed/guildgate.db")).unwrap();
     let config = world.text("gateway.toml") + "[origin]\nstore = \"fixed/guildgate.db\"\n";
@@ -158,18 +144,22 @@ fn made(world: &World) -> Vec<String> {
     names.filter(|name| !["gateway.toml", "guild.jsonl"].contains(&name.as_str())).collect()
 }
 
-on_both_stores!(
-    a_command_that_needs_a_store_names_where_it_looked_and_makes_none,
-    a_command_that_makes_a_store_says_so_and_only_the_first_time,
-);
+#[tokio::test]
+async fn without_a_store_a_command_that_needs_one_says_where_it_looked_and_one_that_makes_it_says_so_the_first_time() {
+    for kind in [Kind::Builtin, Kind::Postgres] {
+        one_that_needs_a_store_names_where_it_looked_and_makes_none(kind).await;
+        one_that_makes_a_store_says_so_only_the_first_time(kind).await;
+    }
+    where_the_origin_knows_the_keys_there_is_none().await;
+}
 
-async fn a_command_that_needs_a_store_names_where_it_looked_and_makes_none(kind: Kind) {
+async fn one_that_needs_a_store_names_where_it_looked_and_makes_none(kind: Kind) {
     let (world, place) = without_store(kind).await;
     let commands: [&[&str]; 3] = [&["guild", "list"], &["key", "create", "--guild", GUILD], &["export", "-"]];
     for command in commands {
         let ran = world.run(command).failed(1);
         ran.names(&[&format!("there is no store at {place}"), "`guildgate guild add`", "--config"]);
-        assert_eq!(made(&world), Vec::<String>::new(), "{command:?} made something");
+        assert_eq!(made(&world), Vec::<String>::new(), "{command:?} on {kind:?} made something");
     }
     world.run(&["check"]).done();
     world.run(&["import", "none.jsonl"]).failed(1).names(&["none.jsonl cannot be read"]);
@@ -183,7 +173,7 @@ async fn a_command_that_needs_a_store_names_where_it_looked_and_makes_none(kind:
     assert_eq!(made(&world), Vec::<String>::new());
 }
 
-async fn a_command_that_makes_a_store_says_so_and_only_the_first_time(kind: Kind) {
+async fn one_that_makes_a_store_says_so_only_the_first_time(kind: Kind) {
     for command in ["guild add", "import", "serve"] {
         let (world, place) = without_store(kind).await;
         world.write("guild.jsonl", format!("{{\"guild\":\"{GUILD}\",\"name\":\"Night Watch\"}}\n"));
@@ -201,14 +191,13 @@ async fn a_command_that_makes_a_store_says_so_and_only_the_first_time(kind: Kind
                     server.stderr()
                 }
             };
-            assert_eq!(said.contains(&says), first, "{command}: {said}");
+            assert_eq!(said.contains(&says), first, "{command} on {kind:?}: {said}");
         }
         world.run(&["guild", "list"]).done();
     }
 }
 
-#[tokio::test]
-async fn a_gateway_whose_origin_knows_the_keys_makes_no_store() {
+async fn where_the_origin_knows_the_keys_there_is_none() {
     let origin = ScriptedOrigin::start(0).await;
     let config = format!(
         "[server]\nlisten = [\"127.0.0.1:0\"]\n[origin]\nkind = \"http\"\nupstreams = [{:?}]\n[admin]\nlisten = \"\"\n\

@@ -69,14 +69,6 @@ macro_rules! on_both_origins {
     };
 }
 
-/// As `on_both_origins`: one on a store in an SQLite file, one on a store in PostgreSQL.
-macro_rules! on_both_stores {
-    ($($test:ident),+ $(,)?) => {
-        tests_on!(sqlite: Builtin, $($test),+);
-        tests_on!(postgres: Postgres, $($test),+);
-    };
-}
-
 macro_rules! tests_on {
     ($module:ident: $kind:ident, $($test:ident),+) => {
         mod $module {
