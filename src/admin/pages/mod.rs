@@ -7,10 +7,10 @@ mod guard; // hosts, sessions, where forms come from, headers
 mod key; // /keys/{id}
 mod keys; // /keys
 mod layout; // what all pages have in common
-mod log; // /log
 mod login; // /login and /logout
-mod now; // /
+mod overview; // /
 mod plot; // lines as SVG
+mod refusals; // /refusals
 mod tuning; // /tuning
 
 use std::sync::Arc;
@@ -73,7 +73,7 @@ pub(super) fn routes(shared: Arc<Shared>, api: Router, hosts: Hosts, is_tls: boo
         get(move || async move { ([(CONTENT_TYPE, content_type)], text).into_response() })
     };
     Router::new()
-        .route("/", get(now::show))
+        .route("/", get(overview::show))
         .route("/keys", get(keys::show).post(keys::create))
         .route("/keys/{id}", get(key::show))
         .route("/keys/{id}/{action}", post(key::act))
@@ -82,7 +82,7 @@ pub(super) fn routes(shared: Arc<Shared>, api: Router, hosts: Hosts, is_tls: boo
         .route("/configuration/reload", post(configuration::reload))
         .route("/cache", get(cache::show))
         .route("/cache/purge", post(cache::purge))
-        .route("/log", get(log::show))
+        .route("/refusals", get(refusals::show))
         .route("/login", get(login::show).post(login::log_in))
         .route("/logout", post(login::log_out))
         .route("/assets/style.css", file("text/css; charset=utf-8", include_str!("assets/style.css")))

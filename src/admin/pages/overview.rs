@@ -28,7 +28,7 @@ pub(super) async fn show(Extension(visit): Extension<Visit>) -> Answer {
     // The script asks for the part alone.
     Ok(match visit.fields.find("part") {
         Some(_) => content.into_response(),
-        None => page(&visit, "Now", html! { div data-refresh="/?part=main" { (content) } }),
+        None => page(&visit, "Overview", html! { div data-refresh="./?part=main" { (content) } }),
     })
 }
 
