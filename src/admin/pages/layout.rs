@@ -58,8 +58,11 @@ pub(super) fn frame(visit: Option<&Visit>, path: &str, title: &str, content: Mar
                 meta name="color-scheme" content="light dark";
                 title { (title) " – Guildgate" }
                 base href=(to_root(path));
+                link rel="stylesheet" href="assets/uplot-1.6.32.min.css";
                 link rel="stylesheet" href="assets/style.css";
                 link rel="icon" href="assets/icon.svg" type="image/svg+xml";
+                script src="assets/uplot-1.6.32.min.js" defer {}
+                script src="assets/chart.js" defer {}
                 script src="assets/refresh.js" defer {}
             }
             body {
