@@ -86,7 +86,7 @@ async fn each_node_is_shown_and_configurations_and_key_files_that_differ_are_nam
     eventually(PATIENCE, "two configurations", async || configurations().await == 2.0).await;
     let page = here.dashboard().await.get("/").await.text;
     assert!(page.contains("role=\"alert\">the configurations of the nodes differ"), "{page}");
-    assert!(page.contains(">edge-2</th><td data-label=\"State\">serving</td>"), "{page}");
+    assert!(page.contains(">edge-2</th><td data-label=\"State\"><span>serving</span></td>"), "{page}");
     there.reload_with("burst = 999999", "burst = 1000000");
     says(&here, 0, &["edge-2"]).await;
     // So are key files, until each node has read the same keys.

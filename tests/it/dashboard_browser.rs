@@ -26,10 +26,10 @@ async fn by_keyboard_an_admin_makes_a_key_and_revokes_it_and_every_page_is_whole
     assert_eq!(browser.text("h1").await, "Log in");
     browser.type_text(&admin.token).await; // the field has the focus
     browser.press(Key::Enter).await;
-    browser.shows("the first page", "document.querySelector('h1').innerText === 'Now'").await;
+    browser.shows("the first page", "document.querySelector('h1').innerText === 'Overview'").await;
     a_key_is_made_and_revoked(&gate, &browser).await;
     every_page_is_whole_in_light_dark_and_on_a_phone(&gate, &browser, &url).await;
-    browser.enter("form[action='/logout'] button", "Log in").await;
+    browser.enter("form[action='logout'] button", "Log in").await;
 }
 
 async fn a_key_is_made_and_revoked(gate: &TestGateway, browser: &Browser) {
@@ -37,18 +37,18 @@ async fn a_key_is_made_and_revoked(gate: &TestGateway, browser: &Browser) {
     points(gate, "wrong").await;
     // The script refreshes the page.
     browser.shows("the refusal", "document.body.innerText.includes('incorrect key')").await;
-    browser.shows("the plot", "document.querySelectorAll('figure svg polyline').length > 1").await;
+    browser.shows("the plot", "document.querySelectorAll('.chart canvas').length === 1").await;
 
-    browser.enter("nav a[href='/keys']", "Keys").await;
+    browser.enter("nav a[href='./keys']", "Keys").await;
     browser.tab_to("#field-guild").await;
     assert_eq!(browser.evaluate("document.activeElement.value").await, GUILD);
     browser.tab_to("#field-name").await;
     browser.type_text("by keyboard").await;
-    browser.enter("form[action='/keys'] button.primary", "The key was made").await;
+    browser.enter("form[action='./keys'] button.primary", "The key was made").await;
     let secret = browser.text("#secret").await;
     eventually(PATIENCE, "the key works", || async { points(gate, &secret).await.status == 200 }).await;
 
-    browser.enter("main a[href^='/keys/']", &key_title(browser).await).await;
+    browser.enter("main a[href^='keys/']", &key_title(browser).await).await;
     browser.tab_to("input[name=confirmed]").await;
     browser.press(Key::Space).await;
     browser.enter("form[action$='/revoke'] button", "Keys").await;
@@ -71,12 +71,12 @@ async fn every_page_is_whole_in_light_dark_and_on_a_phone(gate: &TestGateway, br
     let key = format!("/keys/{}", gate.key_id("bot"));
     for path in [gate.dashboard().await.pages().await, vec![key.clone()]].concat() {
         let (path, name) = match &*path {
-            "/" => ("/", "now"),
+            "/" => ("/", "overview"),
             "/tuning" => (TUNING, "tuning"), // with its result
             path if path == key => (path, "key"),
             path => (path, &path[1..]),
         };
-        for (scheme, width, kind) in [("light", 1100, "light"), ("dark", 1100, "dark"), ("light", 360, "phone")] {
+        for (scheme, width, kind) in [("light", 1280, "light"), ("dark", 1440, "dark"), ("light", 390, "phone")] {
             browser.emulate(scheme, width).await;
             browser.open(&format!("{url}{path}")).await;
             assert_eq!(browser.evaluate("document.querySelectorAll('h1').length").await, 1, "{path}");
@@ -110,10 +110,10 @@ async fn traffic(gate: &TestGateway) {
 /// Texts of a plot, and on a phone cells of a table whose rows are blocks, that are outside the window or below 10 px.
 const HIDDEN_TEXT: &str = r#"(() => {
     const hidden = [];
-    if (document.querySelector('figure') && ![...document.querySelectorAll('figure text')].some(e => e.checkVisibility())) {
+    if (document.querySelector('figure') && ![...document.querySelectorAll('figure text, figure canvas')].some(e => e.checkVisibility())) {
         hidden.push('the whole plot');
     }
-    const seen = innerWidth < 600 ? 'figure text, .stacked td' : 'figure text';
+    const seen = innerWidth < 600 ? 'figure text, td' : 'figure text';
     for (const element of document.querySelectorAll(seen)) {
         const box = element.getBoundingClientRect();
         if (!element.checkVisibility() || box.width === 0 || !element.textContent.trim()) continue;

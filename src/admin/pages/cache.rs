@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::keys::guild_field;
 use super::layout::{Form, page, row, table, tick};
-use super::now::{HITS, MISSES, share, used};
+use super::overview::{HITS, MISSES, share, used};
 use super::{Answer, Visit};
 use crate::admin::problem::Problem;
 use crate::wire::Operation;
@@ -43,7 +43,7 @@ pub(super) async fn show(Extension(visit): Extension<Visit>) -> Answer {
             "All answers in memory are counted. One that was purged or is too old is not used any more, and stays in \
              memory until another answer takes its place or the room is needed."
         }
-        (table("Reads since the start of the process", &columns, rows))
+        section.panel { (table("Reads since the start of the process", &columns, rows)) }
         (form.post("Purge", ("danger", "Purge"), html! {
             p { "Purged answers are asked for again when a caller wants them. Nothing is lost." }
             (guild_field(&form, &guilds, "", "Only answers to this guild's keys."))

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::header::{CONTENT_SECURITY_POLICY, COOKIE, HOST, ORIGIN, REFERRER_POLICY};
+use axum::http::header::{CONTENT_SECURITY_POLICY, COOKIE, HOST, LOCATION, ORIGIN, REFERRER_POLICY};
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
@@ -20,7 +20,7 @@ use crate::admin::tokens::Role;
 /// The name of the cookie that has a session's id.
 pub(super) const COOKIE_NAME: &str = "guildgate_session";
 
-const POLICY: &str = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
+const POLICY: &str = "default-src 'self'; frame-ancestors 'none'; base-uri 'self'; form-action 'self'";
 
 /// The query of the script that refreshes a page.
 const REFRESH: &str = "part=main";
@@ -51,14 +51,20 @@ impl Hosts {
 
 /// Checks a request of a browser, has its page made, and sets the header fields that every page has. A refusal is a page.
 pub(super) async fn guard(State(pages): State<Arc<Pages>>, request: Request, next: Next) -> Response {
-    let visit = visit(&pages, &request);
+    let (visit, path) = (visit(&pages, &request), request.uri().path().to_owned());
     let answer = check_and_run(&pages, visit.clone(), request, next).await;
     let mut answer = answer.unwrap_or_else(IntoResponse::into_response);
     if let Some(problem) = answer.extensions().get::<Problem>().cloned() {
-        answer = (problem.status(), layout::problem(visit.as_ref(), &problem)).into_response();
+        answer = (problem.status(), layout::problem(visit.as_ref(), &path, &problem)).into_response();
         answer.headers_mut().extend(problem.headers);
     }
     let headers = answer.headers_mut();
+    // A proxy may serve the dashboard below a path of its own, so a page is named from this one.
+    let location = headers.get(LOCATION).and_then(|to| to.to_str().ok()?.strip_prefix('/'));
+    let location = location.map(|to| HeaderValue::try_from(layout::to_root(&path) + to));
+    if let Some(Ok(location)) = location {
+        headers.insert(LOCATION, location);
+    }
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
     // Under no-referrer a browser would not name the origin of our own forms.
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("same-origin"));

@@ -94,11 +94,11 @@ pub(super) async fn show(Extension(visit): Extension<Visit>) -> Answer {
     let pages = found.len().div_ceil(PAGE).max(1);
     let number = visit.fields.get("page").parse().unwrap_or(1).clamp(1, pages);
     let rows = found.iter().skip((number - 1) * PAGE).take(PAGE).map(|row| key_row(shared, row));
-    let to_page = |page: usize| format!("/keys?q={}&page={page}", in_path(q));
+    let to_page = |page: usize| format!("keys?q={}&page={page}", in_path(q));
     let form = Form { visit: &visit, action: "/keys" };
     let content = html! {
         (form.search("Id, name or guild"))
-        div.stacked { (table(&format!("Keys: {}, those with the most requests first", found.len()), &COLUMNS, rows)) }
+        section.panel { (table(&format!("Keys: {}, those with the most requests first", found.len()), &COLUMNS, rows)) }
         @if pages > 1 {
             nav aria-label="Pages of keys" {
                 ul {
@@ -217,7 +217,7 @@ pub(super) fn issued(visit: &Visit, title: &str, issued: &Value) -> Response {
     let content = html! {
         p { "This is the secret of the key " code { (text("id")) } ". It is shown only now; copy it." }
         p { code.secret #secret tabindex="0" aria-label="Secret" { (text("key")) } }
-        p { "To the key: " (key_link(text("id"))) " · " a href="/keys" { "To all keys" } }
+        p { "To the key: " (key_link(text("id"))) " · " a href="keys" { "To all keys" } }
     };
     page(visit, title, content)
 }

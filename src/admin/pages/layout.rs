@@ -10,12 +10,12 @@ use crate::admin::tokens::Role;
 
 /// The pages, by path and name.
 const PAGES: [(&str, &str); 6] = [
-    ("/", "Now"),
+    ("/", "Overview"),
     ("/keys", "Keys"),
     ("/tuning", "Tuning"),
-    ("/configuration", "Configuration"),
+    ("/refusals", "Refusals"),
     ("/cache", "Cache"),
-    ("/log", "Log"),
+    ("/configuration", "Configuration"),
 ];
 
 /// What was done before, by the query's `done`.
@@ -30,18 +30,24 @@ const DONE: [(&str, &str); 5] = [
 /// A page of someone who is logged in.
 pub(super) fn page(visit: &Visit, title: &str, content: Markup) -> Response {
     let status = visit.refused.as_ref().map_or(StatusCode::OK, Problem::status);
-    let state = visit.shared().gateway.state();
     let done = DONE.iter().find(|(done, _)| visit.fields.get("done") == *done);
     let content = html! {
-        @if let Some(warning) = state.config.limits.shadow_warning() { p.alert role="alert" { (warning) } }
         @if let Some((_, said)) = done { p.good role="status" { (said) } }
         (content)
     };
-    (status, frame(Some(visit), title, content)).into_response()
+    (status, frame(Some(visit), &visit.path, title, content)).into_response()
 }
 
-/// A page with the ways to others, for those who are logged in.
-pub(super) fn frame(visit: Option<&Visit>, title: &str, content: Markup) -> Markup {
+/// The way from a page to the first one, so that any prefix of a proxy before it is kept: `./`, `../` …
+pub(super) fn to_root(path: &str) -> String {
+    match path.matches('/').count() {
+        0 | 1 => "./".to_owned(),
+        depth => "../".repeat(depth - 1),
+    }
+}
+
+/// A page with the ways to others, for those who are logged in. Every address in a page is relative to its `base`.
+pub(super) fn frame(visit: Option<&Visit>, path: &str, title: &str, content: Markup) -> Markup {
     let is_current = |visit: &Visit, path: &str| visit.path.split('/').nth(1) == path.split('/').nth(1);
     html! {
         (DOCTYPE)
@@ -51,24 +57,28 @@ pub(super) fn frame(visit: Option<&Visit>, title: &str, content: Markup) -> Mark
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 title { (title) " – Guildgate" }
-                link rel="stylesheet" href="/assets/style.css";
-                link rel="icon" href="/assets/icon.svg" type="image/svg+xml";
-                script src="/assets/refresh.js" defer {}
+                base href=(to_root(path));
+                link rel="stylesheet" href="assets/uplot-1.6.32.min.css";
+                link rel="stylesheet" href="assets/style.css";
+                link rel="icon" href="assets/icon.svg" type="image/svg+xml";
+                script src="assets/uplot-1.6.32.min.js" defer {}
+                script src="assets/chart.js" defer {}
+                script src="assets/refresh.js" defer {}
             }
             body {
-                a.skip href="#main" { "Skip to the content" }
+                a.skip href={ (path.trim_start_matches('/')) "#main" } { "Skip to the content" }
                 header {
-                    p.brand { "Guildgate" }
+                    p.brand { img src="assets/icon.svg" alt=""; "Guildgate" }
                     @if let Some(visit) = visit {
                         nav aria-label="Pages" {
                             ul {
                                 @for (path, name) in PAGES {
-                                    li { a href=(path) aria-current=[is_current(visit, path).then_some("page")] { (name) } }
+                                    li { a href={ "." (path) } aria-current=[is_current(visit, path).then_some("page")] { (name) } }
                                 }
                             }
                         }
-                        form method="post" action="/logout" {
-                            span.role { "Logged in with the " (visit.role.name()) " token" }
+                        form method="post" action="logout" {
+                            span.role { (visit.role.name()) " token" }
                             button { "Log out" }
                         }
                     }
@@ -80,8 +90,8 @@ pub(super) fn frame(visit: Option<&Visit>, title: &str, content: Markup) -> Mark
 }
 
 /// Why something was refused, as a page.
-pub(super) fn problem(visit: Option<&Visit>, problem: &Problem) -> Markup {
-    frame(visit, &problem.title, html! { (alert(problem)) p { a href="/" { "To the first page" } } })
+pub(super) fn problem(visit: Option<&Visit>, path: &str, problem: &Problem) -> Markup {
+    frame(visit, path, &problem.title, html! { (alert(problem)) p { a href="./" { "To the first page" } } })
 }
 
 /// Why something was refused, with every fault of the files.
@@ -105,11 +115,13 @@ impl Form<'_> {
     pub(super) fn post(&self, heading: &str, (class, button): (&str, &str), fields: Markup) -> Markup {
         html! {
             @if self.visit.role == Role::Admin {
-                @if !heading.is_empty() { h2 { (heading) } }
-                form.card method="post" action=(self.action) {
-                    @if self.visit.path == self.action { @if let Some(problem) = &self.visit.refused { (alert(problem)) } }
-                    (fields)
-                    button class=(class) { (button) }
+                section.panel {
+                    @if !heading.is_empty() { h2 { (heading) } }
+                    form.card method="post" action={ "." (self.action) } {
+                        @if self.visit.path == self.action { @if let Some(problem) = &self.visit.refused { (alert(problem)) } }
+                        (fields)
+                        button class=(class) { (button) }
+                    }
                 }
             }
         }
@@ -118,7 +130,7 @@ impl Form<'_> {
     /// A form that searches.
     pub(super) fn search(&self, label: &str) -> Markup {
         html! {
-            form.search method="get" action=(self.action) role="search" {
+            form.search method="get" action={ "." (self.action) } role="search" {
                 (self.text("q", label, "", ""))
                 button { "Search" }
             }
@@ -167,7 +179,7 @@ pub(super) fn tick(name: &str, label: &str, required: bool) -> Markup {
 
 /// A link to the page of a key.
 pub(super) fn key_link(id: &str) -> Markup {
-    html! { a href=(format!("/keys/{}", in_path(id))) { (id) } }
+    html! { a.id href={ "keys/" (in_path(id)) } { (id) } }
 }
 
 /// The cells of a row of a table.
@@ -176,7 +188,12 @@ macro_rules! row {
 }
 pub(super) use row;
 
-/// A table that can be wider than a phone. Each column has a heading and a class; the first cell of a row is its heading.
+/// A name that people wrote, cut where it is long; the tooltip has the whole of it.
+pub(super) fn cut(text: &str) -> Markup {
+    html! { bdi.cut title=(text) { (text) } }
+}
+
+/// A table, whose rows are blocks on a phone. Each column has a heading and a class; the first cell of a row is its heading.
 pub(super) fn table(
     caption: &str,
     columns: &[(&'static str, &'static str)],
@@ -184,17 +201,15 @@ pub(super) fn table(
 ) -> Markup {
     let class_of = |class: &&'static str| Some(*class).filter(|class| !class.is_empty());
     html! {
-        div.scroll role="region" aria-label=(caption) tabindex="0" {
-            table {
-                caption { (caption) }
-                thead { tr { @for (heading, class) in columns { th scope="col" class=[class_of(class)] { (heading) } } } }
-                tbody {
-                    @for row in rows {
-                        tr {
-                            @for (at, (cell, (heading, class))) in row.iter().zip(columns).enumerate() {
-                                @if at == 0 { th scope="row" class=[class_of(class)] { (cell) } }
-                                @else { td class=[class_of(class)] data-label=(heading) { (cell) } }
-                            }
+        table {
+            caption { (caption) }
+            thead { tr { @for (heading, class) in columns { th scope="col" class=[class_of(class)] { (heading) } } } }
+            tbody {
+                @for row in rows {
+                    tr {
+                        @for (at, (cell, (heading, class))) in row.iter().zip(columns).enumerate() {
+                            @if at == 0 { th scope="row" class=[class_of(class)] { (cell) } }
+                            @else { td class=[class_of(class)] data-label=(heading) { span { (cell) } } }
                         }
                     }
                 }

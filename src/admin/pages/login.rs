@@ -34,7 +34,7 @@ pub(super) async fn show(
 fn form(said: Option<&str>, from: &str) -> Markup {
     let content = html! {
         @if let Some(said) = said { p.alert role="alert" { (said) } }
-        form.card method="post" action="/login" {
+        form.card.panel method="post" action="login" {
             input type="hidden" name="from" value=(hide_keys(from));
             div.field {
                 label for="token" { "Token" }
@@ -48,7 +48,7 @@ fn form(said: Option<&str>, from: &str) -> Markup {
             button.primary { "Log in" }
         }
     };
-    layout::frame(None, "Log in", content)
+    layout::frame(None, "/login", "Log in", content)
 }
 
 pub(super) async fn log_in(

@@ -7,10 +7,10 @@ mod guard; // hosts, sessions, where forms come from, headers
 mod key; // /keys/{id}
 mod keys; // /keys
 mod layout; // what all pages have in common
-mod log; // /log
 mod login; // /login and /logout
-mod now; // /
-mod plot; // lines as SVG
+mod overview; // /
+mod plot; // charts
+mod refusals; // /refusals
 mod tuning; // /tuning
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::Method;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -72,8 +72,13 @@ pub(super) fn routes(shared: Arc<Shared>, api: Router, hosts: Hosts, is_tls: boo
     let file = |content_type: &'static str, text: &'static str| {
         get(move || async move { ([(CONTENT_TYPE, content_type)], text).into_response() })
     };
+    // Its name has its version, so browsers may keep it.
+    let kept = |content_type: &'static str, text: &'static str| {
+        let headers = [(CONTENT_TYPE, content_type), (CACHE_CONTROL, "max-age=31536000, immutable")];
+        get(move || async move { (headers, text).into_response() })
+    };
     Router::new()
-        .route("/", get(now::show))
+        .route("/", get(overview::show))
         .route("/keys", get(keys::show).post(keys::create))
         .route("/keys/{id}", get(key::show))
         .route("/keys/{id}/{action}", post(key::act))
@@ -82,11 +87,15 @@ pub(super) fn routes(shared: Arc<Shared>, api: Router, hosts: Hosts, is_tls: boo
         .route("/configuration/reload", post(configuration::reload))
         .route("/cache", get(cache::show))
         .route("/cache/purge", post(cache::purge))
-        .route("/log", get(log::show))
+        .route("/refusals", get(refusals::show))
         .route("/login", get(login::show).post(login::log_in))
         .route("/logout", post(login::log_out))
         .route("/assets/style.css", file("text/css; charset=utf-8", include_str!("assets/style.css")))
         .route("/assets/refresh.js", file("text/javascript; charset=utf-8", include_str!("assets/refresh.js")))
+        .route("/assets/chart.js", file("text/javascript; charset=utf-8", include_str!("assets/chart.js")))
+        .route("/assets/uplot-1.6.32.min.js", kept("text/javascript", include_str!("assets/uplot-1.6.32.min.js")))
+        .route("/assets/uplot-1.6.32.min.css", kept("text/css", include_str!("assets/uplot-1.6.32.min.css")))
+        .route("/assets/uplot-LICENSE", kept("text/plain", include_str!("assets/uplot-LICENSE")))
         .route("/assets/icon.svg", file("image/svg+xml", include_str!("assets/icon.svg")))
         .layer(from_fn_with_state(pages.clone(), guard::guard))
         .with_state(pages)

@@ -66,14 +66,14 @@ pub(super) async fn show(Extension(mut visit): Extension<Visit>) -> Answer {
     let content = html! {
         p { "Choose a tier, and see what another rate and burst would have done to the recorded requests. Nothing is changed." }
         nav aria-label="Tiers" {
-            ul {
+            ul.chips {
                 @for of in &limits.tiers {
                     @let is_current = of.name == tier.name;
-                    li { a href=(format!("/tuning?tier={}", in_path(&of.name))) aria-current=[is_current.then_some("true")] { (of.name) } }
+                    li { a href=(format!("tuning?tier={}", in_path(&of.name))) aria-current=[is_current.then_some("true")] { (of.name) } }
                 }
             }
         }
-        form.card method="get" action="/tuning" {
+        form.inline.panel method="get" action="tuning" {
             input type="hidden" name="tier" value=(tier.name);
             (form.text("rate", "Rate", rate, "Requests of a key over time, such as 20/s or 600/m."))
             (form.text("burst", "Burst", &tier.main.burst.to_string(), "Requests at once."))
@@ -116,6 +116,7 @@ async fn tried(shared: &Shared, tier: &str, rate: &str, burst: &str) -> Result<M
         ]
     });
     Ok(html! {
+        section.panel {
         h2 { "What it would have done" }
         p role="status" { (plan.summary) }
         p.hint { (plan.read) }
@@ -123,7 +124,8 @@ async fn tried(shared: &Shared, tier: &str, rate: &str, burst: &str) -> Result<M
         (table("Keys that would be refused, or are over a candidate limit", &COLUMNS, rows))
         h2 #lines { "Lines for gateway.toml" }
         p.hint { "They are the whole tier, and replace its section if the file has one." }
-        pre tabindex="0" role="region" aria-labelledby="lines" { code { (lines) } }
+        pre { code { (lines) } }
+        }
     })
 }
 
@@ -197,7 +199,9 @@ fn now(shared: &Shared, limits: &Limits, in_force: Option<&Value>) -> Markup {
     columns.extend(Limit::ALL.map(|limit| (limit.name(), "number")));
     columns.extend([("Candidate", "nowrap"), ("candidate", "number")]);
     html! {
-        h2 { "In force" }
-        (table("Tiers, and requests over each limit since the start", &columns, rows))
+        section.panel {
+            h2 { "In force" }
+            (table("Tiers, and requests over each limit since the start", &columns, rows))
+        }
     }
 }

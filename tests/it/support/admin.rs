@@ -62,7 +62,13 @@ impl AdminClient {
             request = request.header(*name, *value);
         }
         let answer = sender.send_request(request.body(Full::new(Bytes::from(body.to_owned()))).unwrap()).await.unwrap();
-        let (parts, body) = answer.into_parts();
+        let (mut parts, body) = answer.into_parts();
+        // A browser goes from the page on.
+        if let Some(location) = parts.headers.get_mut("location") {
+            let from = url::Url::parse("http://localhost").unwrap().join(path).unwrap();
+            let to = from.join(location.to_str().unwrap()).unwrap();
+            *location = to[url::Position::BeforePath..].parse().unwrap();
+        }
         let text = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
         AdminAnswer { status: parts.status.as_u16(), headers: parts.headers, text }
     }

@@ -33,7 +33,7 @@ impl Dashboard {
     /// The paths of the pages that each page links to.
     pub async fn pages(&self) -> Vec<String> {
         let page = self.get("/").await.text;
-        let links = page.split("</nav>").next().unwrap().split(r#"<li><a href=""#).skip(1);
+        let links = page.split("</nav>").next().unwrap().split(r#"<li><a href="."#).skip(1);
         let pages: Vec<_> = links.map(|link| link.split('"').next().unwrap().to_owned()).collect();
         assert!(pages.len() > 4, "{page}");
         pages

@@ -28,7 +28,7 @@ pub(super) async fn show(Extension(visit): Extension<Visit>) -> Answer {
     // The script asks for the part alone.
     Ok(match visit.fields.find("part") {
         Some(_) => content.into_response(),
-        None => page(&visit, "Now", html! { div data-refresh="/?part=main" { (content) } }),
+        None => page(&visit, "Overview", html! { div data-refresh="./?part=main" { (content) } }),
     })
 }
 
@@ -39,7 +39,7 @@ fn content(shared: &Shared) -> Markup {
     html! {
         (wrong(shared, recent, last))
         (tiles(shared, recent, first, last))
-        (requests(&samples, recent, first, last))
+        (requests(shared, &samples, recent, first, last))
         (latency(first, last))
         (upstreams(shared))
         (nodes(shared))
@@ -138,14 +138,23 @@ fn color_of(code: usize) -> usize {
     COLORED.iter().position(|colored| *colored == code).unwrap_or(SHARED_COLOR)
 }
 
+/// The name of the line of this color.
+fn line_name(color: usize) -> String {
+    match COLORED.get(color) {
+        None => "all others".to_owned(),
+        Some(0) => "answered".to_owned(),
+        Some(code) => format!("{code:02} {}", code_meaning(*code as u8)),
+    }
+}
+
 /// Requests by outcome: a row for each, and a line for each color.
-fn requests(samples: &[Sample], recent: &Sample, first: &Sample, last: &Sample) -> Markup {
+fn requests(shared: &Shared, samples: &[Sample], recent: &Sample, first: &Sample, last: &Sample) -> Markup {
     let codes = (0..last.totals.by_code.len()).map(|code| (code, grown(first, last, |totals| totals.by_code[code])));
     let mut codes: Vec<(usize, u64)> = codes.filter(|(code, n)| *code == 0 || *n > 0).collect();
     codes[1..].sort_by_key(|(_, n)| Reverse(*n));
     let has = |color: usize| codes.iter().any(|(code, _)| color_of(*code) == color);
     let lines = (0..plot::MAX_LINES).filter(|color| has(*color));
-    let lines: Vec<_> = lines.map(|color| (color, line(samples, last.at, color))).collect();
+    let lines: Vec<_> = lines.map(|color| (color, line_name(color), line(samples, last.at, color))).collect();
     let rows = codes.iter().map(|(code, n)| {
         let (name, meaning) = match *code {
             0 => ("ok".to_owned(), "answered"),
@@ -157,13 +166,11 @@ fn requests(samples: &[Sample], recent: &Sample, first: &Sample, last: &Sample) 
     let columns = [("Code", ""), ("Meaning", ""), ("Now", "number"), ("Requests", "number")];
     html! {
         h2 { "Requests by outcome" }
-        figure {
-            (plot::draw(&lines, "requests/s"))
-            figcaption {
-                "Requests per second over the last 15 minutes. The table has the same outcomes"
-                @if has(SHARED_COLOR) { "; those with a grey mark are one line, their sum" }
-                "."
-            }
+        (plot::draw("outcomes", &lines, 15.0, plot::MINUTES, shared.gateway.clock().unix()))
+        p.hint {
+            "Requests per second over the last 15 minutes. The table has the same outcomes"
+            @if has(SHARED_COLOR) { "; those with a grey mark are one line, their sum" }
+            "."
         }
         (table("Requests of the last 15 minutes", &columns, rows))
     }

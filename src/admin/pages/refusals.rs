@@ -57,9 +57,9 @@ pub(super) async fn show(Extension(visit): Extension<Visit>) -> Answer {
             "The last 50 refusals of each code since the start, as " code { "guildgate why" } " explains them; a key's \
              name is on its page. The access log (" code { "log.access" } ") has all requests."
         }
-        (Form { visit: &visit, action: "/log" }.search("Code, key, address or request id"))
+        (Form { visit: &visit, action: "/refusals" }.search("Code, key, address or request id"))
         @if refusals.is_empty() { p { "There are none." } }
-        div.stacked.log { (table(&format!("Refusals: {}, the latest first", refusals.len()), &COLUMNS, rows)) }
+        section.panel { (table(&format!("Refusals: {}, the latest first", refusals.len()), &COLUMNS, rows)) }
     };
-    Ok(page(&visit, "Log", content))
+    Ok(page(&visit, "Refusals", content))
 }
