@@ -73,7 +73,7 @@ pub(super) async fn start(
         Box::new(edge.clone()),
         Box::new(ProcessMetrics { started, state: state.clone(), store: store.clone() }),
     ]);
-    let connections = Metrics::new(vec![Box::new(EdgeMetrics::new(&edge))]);
+    let connections = Metrics::new(vec![Box::new(edge.clone())]);
     let server = Server::start(edge, listeners, threads)
         .map_err(|e| ProcessError::Failed(format!("cannot wait for connections: {e}")))?;
     let (requests, receiver) = mpsc::channel(RELOADS);
