@@ -65,13 +65,10 @@ async fn guarantee_6_nodes_together_let_through_burst_plus_rate_times_t_though_t
     // A node that wakes up refuses with 21 until it has read the store's changes.
     assert!(f64::from(seen[0]) <= BURST + RATE * lasted && seen[1] > 0, "{seen:?} in {lasted} s");
     assert!(f64::from(seen[0]) >= 0.5 * RATE * lasted, "too few were let in: {seen:?} in {lasted} s");
-    let text = here.admin().await.with_token("").get("/metrics").await.text;
-    let value = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.unwrap().parse::<f64>().unwrap()
-    };
-    assert_eq!(value("guildgate_redis_up"), 1.0);
-    let questions = value(r#"guildgate_redis_questions_total{result="answered"}"#);
+    let admin = here.admin().await;
+    let text = admin.metrics().await;
+    assert_eq!(admin.metric("guildgate_redis_up").await, 1.0);
+    let questions = admin.metric(r#"guildgate_redis_questions_total{result="answered"}"#).await;
     assert!(questions < f64::from(seen[1]), "a flood costs Redis little: {questions} questions for {seen:?}");
     let names = |text: &str, is_end: fn(char) -> bool| -> BTreeSet<String> {
         let all = text.split(is_end).map(str::to_owned);

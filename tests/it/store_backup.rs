@@ -181,24 +181,6 @@ fn verify_reads_what_a_crash_left_with_its_log_and_changes_nothing(world: &World
     fs::rename(fixed.join("b.db"), world.path("b.db")).unwrap();
 }
 
-#[tokio::test]
-async fn a_restore_for_which_there_is_no_room_leaves_the_store_and_its_log_as_they_were() {
-    let gate = TestGateway::builder().key("bot").points("7", 3).on_small_disk("small", 4096);
-    let mut gate = gate.set("origin.store", r#""small/guildgate.db""#).set("log.access", r#""""#).start().await;
-    gate.world().run_there(&["store", "backup", "b.db"]).done();
-    let member = |id| format!("{{\"guild\":\"{GUILD}\",\"member\":\"{id}\",\"name\":\"Bo\",\"points\":{id}}}\n");
-    gate.world().write("many.jsonl", (1000..8000).map(member).collect::<String>());
-    gate.world().run_there(&["import", "many.jsonl"]).done();
-    gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
-    gate.process().kill_hard();
-    let others = gate.world().disk().fill("others");
-    gate.world().run_there(&["store", "restore", "b.db"]).failed(1).names(&["full"]);
-    fs::remove_file(others).unwrap();
-    gate.restart_after_kill().await;
-    gate.get_points("bot", "7").await.is("5");
-    gate.get_points("bot", "7999").await.is("7999");
-}
-
 /// A gateway that was killed after it wrote, with a backup `b.db` of before: member 7 has 3 points in that, and 5 in
 /// the store, whose log has them.
 async fn killed_after_a_backup() -> TestGateway {
