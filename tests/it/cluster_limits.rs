@@ -43,11 +43,23 @@ async fn flood(gate: &TestGateway, until: Instant) -> [u32; 3] {
 }
 
 #[tokio::test]
-async fn guarantee_6_nodes_together_let_through_burst_plus_rate_times_t_though_they_are_killed_and_stand_still() {
+async fn guarantee_6_nodes_together_let_through_burst_plus_rate_times_t_and_a_day_though_they_are_killed_or_reloaded() {
     let redis = RedisDatabase::new().await;
     let url = Postgres::shared().database().await;
-    let here = limited(&redis.url(), &url).admin().start().await;
+    let here = limited(&redis.url(), &url).key_of_tier("hourly", "hourly").set("limits.tiers.hourly.burst", "10");
+    let here = here.set("limits.tiers.hourly.rate", r#""1/h""#).set("limits.tiers.standard.daily", "30");
+    let mut here = here.admin().start().await;
     let mut there = here.node(&url).await;
+    they_let_through_burst_plus_rate_times_t_though_they_are_killed_and_stand_still(&here, &mut there).await;
+    another_limit_leaves_a_key_what_it_had_up_to_the_new_burst_at_every_node(&here, &there).await;
+    a_day_is_counted_over_all_nodes_and_given_back_at_each_though_one_was_started_since(&redis, &mut here, &there)
+        .await;
+}
+
+async fn they_let_through_burst_plus_rate_times_t_though_they_are_killed_and_stand_still(
+    here: &TestGateway,
+    there: &mut TestGateway,
+) {
     let begin = Instant::now();
     let mut seen = [0; 3];
     for what in ["both serve", "killed", "stands still", "goes on"] {
@@ -57,8 +69,8 @@ async fn guarantee_6_nodes_together_let_through_burst_plus_rate_times_t_though_t
             _ => there.process().signal(Signal::SIGCONT),
         }
         let until = Instant::now() + Duration::from_secs(1);
-        let (a, b) = tokio::join!(flood(&here, until), flood(&here, until));
-        let c = if what == "stands still" { [0; 3] } else { flood(&there, until + Duration::from_millis(500)).await };
+        let (a, b) = tokio::join!(flood(here, until), flood(here, until));
+        let c = if what == "stands still" { [0; 3] } else { flood(there, until + Duration::from_millis(500)).await };
         seen = std::array::from_fn(|n| seen[n] + a[n] + b[n] + c[n]);
     }
     let lasted = begin.elapsed().as_secs_f64();
@@ -125,7 +137,8 @@ async fn where_redis_is_away_and_that_means_refuse_every_request_is_21() {
     let mut redis = Redis::start(&[]).await;
     let url = Postgres::shared().database().await;
     let gate = limited(&redis.url(), &url).set("cluster.when_away", r#""refuse""#).start().await;
-    gate.get_points("bot", "7").await.is("3");
+    // On a busy machine Redis may answer too late for the first.
+    eventually(PATIENCE, "an answer", async || gate.get_points("bot", "7").await.status == 200).await;
     redis.kill_hard();
     gate.has_said("is away").await;
     let refuses = async || gate.get_points("bot", "7").await.code() == Some(21);
@@ -142,24 +155,12 @@ async fn where_redis_is_away_and_that_means_refuse_every_request_is_21() {
     }
 }
 
-#[tokio::test]
-async fn guarantee_6_a_new_limit_leaves_a_key_what_it_had_at_every_node_and_a_day_is_one_over_all_nodes() {
-    let redis = RedisDatabase::new().await;
-    let url = Postgres::shared().database().await;
-    let here = limited(&redis.url(), &url).set("limits.tiers.slow.rate", r#""1/h""#);
-    let mut here = here.set("limits.tiers.standard.daily", "30").start().await;
-    let there = here.node(&url).await;
-    another_limit_leaves_a_key_what_it_had_up_to_the_new_burst_at_every_node(&here, &there).await;
-    a_day_is_counted_over_all_nodes_and_given_back_at_each_though_one_was_started_since(&redis, &mut here, &there)
-        .await;
-}
-
 async fn another_limit_leaves_a_key_what_it_had_up_to_the_new_burst_at_every_node(
     here: &TestGateway,
     there: &TestGateway,
 ) {
     for _ in 0..6 {
-        here.get_points("slow", "7").await.is("3");
+        here.get_points("hourly", "7").await.is("3");
     }
     for (from, to, left) in
         [("burst = 10", "burst = 40", 4), ("burst = 40", "burst = 2", 2), ("burst = 2", "burst = 10", 0)]
@@ -171,7 +172,7 @@ async fn another_limit_leaves_a_key_what_it_had_up_to_the_new_burst_at_every_nod
             eventually(PATIENCE, "it is reloaded", async || reloads() > before).await;
         }
         let mut let_in = 0;
-        while there.get_points("slow", "7").await.status == 200 {
+        while there.get_points("hourly", "7").await.status == 200 {
             let_in += 1;
         }
         assert!(let_in <= left, "{let_in} let in after {to}");
