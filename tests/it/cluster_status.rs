@@ -75,11 +75,7 @@ async fn each_node_is_shown_and_configurations_and_key_files_that_differ_are_nam
     };
     eventually(PATIENCE, "the API has the same", is_same).await;
     assert_eq!(told["nodes"][1]["pid"], there.process_id());
-    let configurations = async || {
-        let text = here.admin().await.with_token("").get("/metrics").await.text;
-        let value = text.lines().find_map(|line| line.strip_prefix("guildgate_cluster_configurations "));
-        value.unwrap().parse::<f64>().unwrap()
-    };
+    let configurations = async || admin.metric("guildgate_cluster_configurations").await;
     eventually(PATIENCE, "one configuration", async || configurations().await == 1.0).await;
     there.reload_with("burst = 1000000", "burst = 999999");
     says(&here, 1, &["the configurations of the nodes differ"]).await;
@@ -94,8 +90,7 @@ async fn each_node_is_shown_and_configurations_and_key_files_that_differ_are_nam
     let more = format!("[[key]]\nid = \"more\"\ndigest = {:?}\nguild = {GUILD:?}\n", digest("more"));
     there.world().write("keys.toml", format!("{file}{more}"));
     says(&here, 1, &["the key files of the nodes differ"]).await;
-    let counted = async || here.admin().await.with_token("").get("/metrics").await.text;
-    let two = async || counted().await.contains("\nguildgate_cluster_key_files 2");
+    let two = async || admin.metric("guildgate_cluster_key_files").await == 2.0;
     eventually(PATIENCE, "two key files", two).await;
     let page = here.dashboard().await.get("/").await.text;
     assert!(page.contains("role=\"alert\">the key files of the nodes differ"), "{page}");

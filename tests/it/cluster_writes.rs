@@ -40,13 +40,6 @@ async fn writes(gate: &TestGateway, points: i64) {
     gate.set_points("bot", "7", points).await.is(&format!("Successfully set 'Ada' points to '{points}'"));
 }
 
-/// The value of a metric.
-async fn metric(gate: &TestGateway, name: &str) -> f64 {
-    let text = gate.admin().await.with_token("").get("/metrics").await.text;
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("{name} is not in\n{text}")).parse().unwrap()
-}
-
 /// Two nodes, each with a way of its own to Redis. The first one has the origin.
 struct TwoNodes {
     redis: RedisDatabase,
@@ -90,11 +83,12 @@ impl TwoNodes {
             }
         }
         has_in_memory(there).await;
-        let age = metric(there, "guildgate_bus_age_seconds").await;
+        let admin = there.admin().await;
+        let age = admin.metric("guildgate_bus_age_seconds").await;
         assert!((0.0..0.95).contains(&age), "{age}");
-        assert_eq!(metric(there, "guildgate_bus_cut_off").await, 0.0);
+        assert_eq!(admin.metric("guildgate_bus_cut_off").await, 0.0);
         let page = include_str!("../../docs/cluster.md");
-        let served = there.admin().await.with_token("").get("/metrics").await.text;
+        let served = admin.metrics().await;
         let served: String = served.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
         let names = |text: &str| -> BTreeSet<String> {
             let all = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').map(str::to_owned);

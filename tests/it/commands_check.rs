@@ -50,14 +50,12 @@ fn what_ends_serve_for_its_configuration_or_a_file_or_service_that_it_names_ends
             with_port("[server.tls]\ncertificate = \"no.pem\"\nprivate_key = \"no.pem\""),
             "6:15: server.tls.certificate: ",
         ),
-        ("[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"0.0.0.0:0\"\n".into(), "4:10: admin.listen: "),
         (format!("{LOCAL}token = \"0123456789\""), "5:9: admin.token: the token is shorter than 16"),
         (format!("{LOCAL}token = \"{SECRET}\"\nbot_token = \"{SECRET}\""), "6:13: admin.bot_token: "),
         (
             format!("{LOCAL}tls = {{ certificate = \"no.pem\", private_key = \"no.pem\" }}"),
             "5:23: admin.tls.certificate: ",
         ),
-        (with_port("[origin]\nupstreams = [\"http://127.0.0.1:1\"]"), "6:13: origin.upstreams: needs `origin.kind`"),
         (
             with_port("[origin]\nkind = \"http\"\nupstreams = [\"https://a\"]\ntls = { ca = \"no.pem\" }"),
             "8:14: origin.tls.ca: no.pem cannot be read",

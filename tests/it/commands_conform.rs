@@ -97,22 +97,16 @@ async fn what_an_origin_does_otherwise_is_shown_and_what_cannot_be_compared_is_t
 
 async fn each_byte_that_differs_is_shown(origin: &ScriptedOrigin) {
     origin.put_points("7", 1250);
-    for (act, differences) in [
-        (Act::say(200, "1250\n"), &["DIFFERS", "body, from byte 5: origin \"\\n\", gateway \"\""][..]),
-        (Act::say(202, "1250"), &["DIFFERS", "status: origin 202, gateway 200"]),
-        (
-            Act::Say(200, "Content-Type: text/html\r\n", b"1250".to_vec()),
-            &["DIFFERS", "content-type: origin \"text/html\", gateway \"text/plain; charset=utf-8\""],
-        ),
-        (Act::say(500, &format!("\u{1b}[31m no {KEY}")), &["origin \"\\u{1b}[31m no [key]\""]),
+    origin.always(Act::Say(202, "Content-Type: text/html\r\n", b"1250\n".to_vec()));
+    let ran = run(&origin.url(), KEY, &[]).failed(1).names(&["callers will notice the switch"]);
+    let row_of_points = row(&ran, "getPoints");
+    for difference in [
+        "DIFFERS",
+        "status: origin 202, gateway 200",
+        "content-type: origin \"text/html\", gateway \"text/plain; charset=utf-8\"",
+        "body, from byte 5: origin \"\\n\", gateway \"\"",
     ] {
-        origin.always(act);
-        let ran = run(&origin.url(), KEY, &[]).failed(1).names(&["callers will notice the switch"]);
-        let row = row(&ran, "getPoints");
-        for difference in differences {
-            assert!(row.contains(difference), "{difference}: {ran:#?}");
-        }
-        assert!(!ran.stdout.contains('\u{1b}'), "{ran:?}");
+        assert!(row_of_points.contains(difference), "{difference}: {ran:#?}");
     }
     // What the gateway refuses by itself, and this origin does not, is expected.
     origin.always(Act::Normal);

@@ -91,20 +91,6 @@ fn an_export_takes_no_stores_place(world: &World) {
     assert_eq!(exported(world), contract_lines());
 }
 
-#[tokio::test]
-async fn a_full_disk_under_an_export_or_under_the_copy_of_stdin_is_named() {
-    let mut world = World::plain();
-    world.import(&many(5000)).done();
-    std::fs::create_dir(world.path("small")).unwrap();
-    world.put_on_small_disk("small", 64).await;
-    let full = "small/out.jsonl cannot be written: No space left on device";
-    world.run_there(&["export", "small/out.jsonl"]).failed(1).names(&[full]);
-    let piped = ["sh", "-c", "cat import.jsonl import.jsonl | TMPDIR=small \"$0\" \"$@\""].map(str::to_owned);
-    let there = [world.disk().launcher(), piped.into()].concat();
-    let ran = world.run_by(&there, &["import", "-"]).failed(1);
-    ran.names(&["stdin cannot be read: ", "could not be copied to small (No space left on device"]);
-}
-
 /// What gzip makes of it.
 fn gzip(args: &[&str], input: impl AsRef<[u8]>) -> Vec<u8> {
     let file = tempfile::NamedTempFile::new().unwrap();

@@ -1,6 +1,8 @@
-//! Contract section 2: no command fails because the reader of its output closes it early, as `| head` does.
+//! Contract section 2: no command fails because the reader of its output closes it early, as `| head` does. And `key`: what
+//! it lists, makes and refuses is tested beside the command.
 
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
 
 use crate::support::*;
 
@@ -16,6 +18,7 @@ async fn stopped_gateway() -> TestGateway {
     for _ in 0..3 {
         gate.get_points("bot", "7").await.is("3");
     }
+    keys_are_shown_once_and_the_stores_files_are_for_their_owner_only(&gate).await;
     assert_eq!(gate.stop().await, Some(0));
     let of = ["--guild", GUILD, "--member", "7", "--author", "Mod"];
     gate.run(&[&["warn", "add"], &of[..], &["--reason", "spam", "--expires", "90d"]].concat()).done();
@@ -25,8 +28,53 @@ async fn stopped_gateway() -> TestGateway {
     gate
 }
 
+/// A key is alone on stdout, and one that is typed where an id belongs is not shown.
+fn a_key_is_shown_once(world: &World) {
+    let created = world.run(&["key", "create", "--guild", GUILD, "--name", "a"]).done();
+    let secret = created.stdout.trim_end_matches('\n');
+    assert!(secret.len() == 52 && secret.starts_with("gg_"), "{created:?}");
+    for args in [
+        vec!["key", "show", secret],
+        vec!["key", "revoke", secret],
+        vec!["key", "rotate", secret],
+        vec!["key", "set", secret, "--name", "b"],
+        vec!["key", "create", "--guild", secret],
+        vec!["key", "create", "--guild", GUILD, "--tier", secret],
+        vec!["key", "create", "--guild", GUILD, "--scope", secret],
+        vec!["guild", "leave", secret],
+        vec![secret],
+    ] {
+        let ran = world.run(&args).refused();
+        assert!(!format!("{}{}", ran.stdout, ran.stderr).contains(&secret[3..]), "{ran:?}");
+        assert!(ran.stderr.contains("gg_…"), "{args:?}: {ran:?}");
+    }
+    // Stdin is read where a key is asked for.
+    let hash = world.run_with_input(&["key", "hash"], &created.stdout).done();
+    assert_eq!(hash.stdout.trim_end(), digest(secret));
+    let found = world.run_with_input(&["key", "find"], &created.stdout).done();
+    assert!(found.stdout.contains(GUILD), "{found:?}");
+    world.run_with_input(&["key", "find"], "another").failed(1).names(&["no key has this secret"]);
+}
+
+async fn keys_are_shown_once_and_the_stores_files_are_for_their_owner_only(gate: &TestGateway) {
+    a_key_is_shown_once(gate.world());
+    assert_eq!(gate.set_points("bot", "7", 1).await.status, 200);
+    let told = async || gate.run(&["key", "list", "--json"]).done().list().iter().any(|key| key["last_used"].is_i64());
+    eventually(PATIENCE, "last_used is told", told).await;
+    let text = gate.run(&["key", "list"]).done().stdout;
+    assert!(text.contains("never") && text.contains("Z  bot"), "{text}");
+    let mut checked = 0;
+    for (path, _) in gate.world().files() {
+        if path.file_name().unwrap().to_string_lossy().starts_with("guildgate.db") {
+            assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "{}", path.display());
+            checked += 1;
+        }
+    }
+    assert!(checked > 0);
+}
+
 #[tokio::test]
-async fn a_reader_that_closes_the_output_makes_no_command_fail_and_a_full_disk_does() {
+async fn keys_are_shown_once_and_a_reader_that_closes_the_output_makes_no_command_fail_and_a_full_disk_does() {
     let gate = stopped_gateway().await;
     let world = gate.world();
     a_full_disk_behind_the_output_is_a_failure(world);
@@ -78,7 +126,7 @@ async fn a_reader_that_closes_the_output_makes_no_command_fail_and_a_full_disk_d
 fn exit_codes(world: &World) {
     let tight = world.write("tight.toml", "[limits.tiers.standard]\nrate = \"1/h\"\nburst = 1\n");
     let plan = ["limits", "plan", tight.to_str().unwrap(), "--log", "d.log"];
-    run_unread(world, &plan, "").failed(3).names(&["would refuse 2 requests"]);
+    run_unread(world, &plan, "").failed(3).names(&["would refuse 3 requests"]);
     // A key that was not printed has to be revoked.
     let ran = run_unread(world, &["key", "create", "--guild", GUILD], "").failed(1).names(&["key revoke"]);
     let made = world.run(&["key", "list", "--json"]).done().list();

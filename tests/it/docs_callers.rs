@@ -139,21 +139,13 @@ async fn curl_stops_where_each_refusal_has_status_200() {
 }
 
 #[tokio::test]
-async fn each_example_waits_as_it_is_told() {
+async fn each_example_waits_as_it_is_told_and_stops_at_any_other_refusal_and_all_but_curl_go_by_the_line() {
     join_all(EXAMPLES.map(|example| it_waits_as_it_is_told(example, "http"))).await;
-}
-
-#[tokio::test]
-async fn each_example_stops_at_any_other_refusal() {
     join_all(EXAMPLES.map(it_stops_at_any_other_refusal)).await;
-}
-
-#[tokio::test]
-async fn where_each_refusal_has_status_200_each_example_but_curl_goes_by_the_line() {
     let (curl, others) = EXAMPLES.split_first().unwrap();
-    let others = others.iter().map(|example| it_waits_as_it_is_told(*example, "ok"));
     assert_eq!(*curl, Example::Curl);
-    tokio::join!(join_all(others), curl_stops_where_each_refusal_has_status_200());
+    join_all(others.iter().map(|example| it_waits_as_it_is_told(*example, "ok"))).await;
+    curl_stops_where_each_refusal_has_status_200().await;
 }
 
 #[tokio::test]

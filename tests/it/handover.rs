@@ -138,45 +138,6 @@ async fn a_write_whose_outcome_nobody_knows_is_known_to_those_that_take_over_aft
 }
 
 #[tokio::test]
-async fn a_unix_socket_and_new_addresses_go_over_as_the_new_configuration_says_and_one_left_by_a_killed_server_is_nobody()
- {
-    let mut gate =
-        gate(Kind::Builtin).set("server.listen", r#"["127.0.0.1:0", "unix:a.sock", "unix:b.sock"]"#).start().await;
-    let ask = gate.request("getPoints", "bot", "memberID=7");
-    let is_served = async |name: &str, path: &Path| match tokio::net::UnixStream::connect(path).await {
-        Ok(socket) => Connection::over(socket).ask(&ask).await.is("3").status == 200,
-        Err(e) => {
-            assert_eq!(e.kind(), std::io::ErrorKind::ConnectionRefused, "{name}");
-            false
-        }
-    };
-    let [a, b, c] = ["a.sock", "b.sock", "c.sock"].map(|name| gate.world().path(name));
-    let file = std::fs::symlink_metadata(&a).unwrap();
-    let new = gate.world().edited("gateway.toml", "unix:b.sock", "unix:c.sock");
-    gate.world().write("gateway.toml", new);
-    let mut before = gate.replace().await;
-    assert_eq!(before.exit().await, Some(0), "{}", before.stderr());
-    for (name, path, expected) in [("a", &a, true), ("b", &b, false), ("c", &c, true)] {
-        assert_eq!(is_served(name, path).await, expected, "{name}");
-    }
-    use std::os::unix::fs::MetadataExt;
-    assert_eq!(std::fs::symlink_metadata(&a).unwrap().ino(), file.ino(), "the socket was made again");
-    gate.get_points("bot", "7").await.is("3");
-    // A socket that a server left when it was killed is nobody.
-    eventually(PATIENCE, "its socket", || async { gate.world().path("handover.sock").exists() }).await;
-    gate.restart_after_kill().await;
-    gate.get_points("bot", "7").await.is("3");
-    assert_eq!(gate.replace().await.exit().await, Some(0));
-    // What is no socket is not put out of the way.
-    std::fs::remove_file(gate.world().path("handover.sock")).unwrap();
-    gate.world().write("handover.sock", "notes");
-    let mut next = gate.world().serve(&[]);
-    assert_eq!(next.exit().await, Some(2));
-    assert!(next.stderr().contains("server.handover"), "{}", next.stderr());
-    assert_eq!(gate.world().read("handover.sock"), b"notes");
-}
-
-#[tokio::test]
 async fn a_new_one_that_cannot_serve_leaves_the_old_one_as_it_was() {
     let mut gate = gate(Kind::Builtin).set("server.drain_delay", r#""60s""#).start().await;
     let ask = gate.request("getPoints", "bot", "memberID=7");
@@ -221,8 +182,9 @@ async fn a_new_one_that_cannot_serve_leaves_the_old_one_as_it_was() {
 }
 
 #[tokio::test]
-async fn whichever_of_the_two_is_stopped_or_dies_amid_it_the_other_serves() {
-    let mut gate = gate(Kind::Builtin).start().await;
+async fn whichever_of_the_two_is_stopped_or_dies_amid_it_the_other_serves_at_the_addresses_of_its_configuration() {
+    let listen = r#"["127.0.0.1:0", "unix:a.sock", "unix:b.sock"]"#;
+    let mut gate = gate(Kind::Builtin).set("server.listen", listen).start().await;
     let folder = std::fs::File::open(gate.world().path("")).unwrap();
     folder.lock().unwrap(); // as a store's opening does, so that the new one waits there
     let mut next = gate.world().serve(&[]);
@@ -242,10 +204,12 @@ async fn whichever_of_the_two_is_stopped_or_dies_amid_it_the_other_serves() {
     assert_eq!(next.ready().await, gate.address());
     early.answer().await.is("3");
     *gate.process() = next;
-    where_the_old_one_dies_amid_it_the_new_one_serves(gate, folder).await;
+    where_the_old_one_dies_amid_it_the_new_one_serves(&mut gate, &folder).await;
+    a_unix_socket_and_new_addresses_go_over_as_the_new_configuration_says(&mut gate).await;
+    a_socket_that_a_server_left_when_it_was_killed_is_nobody(&mut gate).await;
 }
 
-async fn where_the_old_one_dies_amid_it_the_new_one_serves(mut gate: TestGateway, folder: std::fs::File) {
+async fn where_the_old_one_dies_amid_it_the_new_one_serves(gate: &mut TestGateway, folder: &std::fs::File) {
     folder.lock().unwrap();
     let mut next = gate.world().serve(&[]);
     gate.has_said("asks to take over").await;
@@ -263,6 +227,37 @@ async fn where_the_old_one_dies_amid_it_the_new_one_serves(mut gate: TestGateway
     folder.unlock().unwrap();
     assert_eq!(next.ready().await, address);
     early.answer().await.is("3");
+    *gate.process() = next;
+}
+
+async fn a_unix_socket_and_new_addresses_go_over_as_the_new_configuration_says(gate: &mut TestGateway) {
+    let ask = gate.request("getPoints", "bot", "memberID=7");
+    let is_served = async |name: &str, path: &Path| match tokio::net::UnixStream::connect(path).await {
+        Ok(socket) => Connection::over(socket).ask(&ask).await.is("3").status == 200,
+        Err(e) => {
+            assert_eq!(e.kind(), std::io::ErrorKind::ConnectionRefused, "{name}");
+            false
+        }
+    };
+    let [a, b, c] = ["a.sock", "b.sock", "c.sock"].map(|name| gate.world().path(name));
+    let file = std::fs::symlink_metadata(&a).unwrap();
+    let new = gate.world().edited("gateway.toml", "unix:b.sock", "unix:c.sock");
+    gate.world().write("gateway.toml", new);
+    let mut before = gate.replace().await;
+    assert_eq!(before.exit().await, Some(0), "{}", before.stderr());
+    for (name, path, expected) in [("a", &a, true), ("b", &b, false), ("c", &c, true)] {
+        assert_eq!(is_served(name, path).await, expected, "{name}");
+    }
+    use std::os::unix::fs::MetadataExt;
+    assert_eq!(std::fs::symlink_metadata(&a).unwrap().ino(), file.ino(), "the socket was made again");
+    gate.get_points("bot", "7").await.is("3");
+}
+
+async fn a_socket_that_a_server_left_when_it_was_killed_is_nobody(gate: &mut TestGateway) {
+    eventually(PATIENCE, "its socket", || async { gate.world().path("handover.sock").exists() }).await;
+    gate.restart_after_kill().await;
+    gate.get_points("bot", "7").await.is("3");
+    assert_eq!(gate.replace().await.exit().await, Some(0));
 }
 
 #[tokio::test]

@@ -27,11 +27,6 @@ async fn receive(peer: &PeerConnection) -> Option<Value> {
     Some(serde_json::from_slice(&message).unwrap())
 }
 
-/// The schema of the store that a server of this version writes, as it says itself.
-async fn schema() -> i64 {
-    PlayedPredecessor::new(Kind::Builtin).await.accept().await.1
-}
-
 /// Connects to a running server, as a successor does.
 async fn connect(gate: &TestGateway, version: u32, schema: i64) -> PeerConnection {
     let path = gate.world().path("handover.sock");
@@ -72,36 +67,6 @@ async fn goes_on(gate: &TestGateway, kept: &mut Connection, times: usize) {
     let answer = kept.ask(&gate.request("getPoints", "bot", "memberID=7")).await;
     assert!(!answer.is("3").closes());
     gate.get_points("bot", "7").await.is("3").is_hit();
-}
-
-#[tokio::test]
-async fn a_new_one_that_lies_stalls_or_leaves_before_it_accepts_is_sent_away() {
-    let (schema, gate) = (schema().await, gate(Kind::Builtin).start().await);
-    let mut kept = gate.connect().await;
-    // Of another version, or for another store.
-    let why = refusal(connect(&gate, VERSION + 1, schema).await).await;
-    assert!(why.contains(&format!("version {VERSION}")) && why.contains("stop it"), "{why}");
-    goes_on(&gate, &mut kept, 1).await;
-    let why = refusal(connect(&gate, VERSION, schema + 1).await).await;
-    assert!(why.contains(&format!("schema {schema}")) && why.contains("stop it"), "{why}");
-    goes_on(&gate, &mut kept, 2).await;
-    // Out of turn, or nonsense.
-    for (times, lie) in [json!({"say": "accepting"}), json!("x"), json!({"say": "yield"})].into_iter().enumerate() {
-        let peer = connect_for_sockets(&gate, schema).await;
-        send(&peer, lie);
-        refusal(peer).await;
-        goes_on(&gate, &mut kept, times + 3).await;
-    }
-    // Gone with the sockets, and when it may accept.
-    drop(connect_for_sockets(&gate, schema).await);
-    goes_on(&gate, &mut kept, 6).await;
-    let peer = connect_until_it_may_accept(&gate, schema).await;
-    let get = gate.request("getPoints", "bot", "memberID=7");
-    for _ in 0..2 {
-        kept.ask(&get).await.is("3").is_miss(); // another one may serve
-    }
-    drop(peer);
-    goes_on(&gate, &mut kept, 7).await;
 }
 
 /// A predecessor that the test plays.
@@ -174,8 +139,11 @@ impl PlayedPredecessor {
 }
 
 #[tokio::test]
-async fn nothing_is_kept_until_the_old_one_is_done_and_its_writes_are_settled_or_it_ended_a_while_ago() {
+async fn one_that_lies_is_sent_away_and_nothing_is_kept_until_the_old_one_is_done_and_its_writes_are_settled() {
     let mut played = PlayedPredecessor::new(Kind::Http).await;
+    let ((mut killed, _peer), schema) = played.accept().await;
+    killed.kill_hard();
+    a_new_one_that_lies_stalls_or_leaves_before_it_accepts_is_sent_away(schema).await;
     let (mut next, peer) = played.give_place().await;
     for _ in 0..3 {
         played.get("7").await.is("3").is_miss();
@@ -200,4 +168,34 @@ async fn nothing_is_kept_until_the_old_one_is_done_and_its_writes_are_settled_or
         next.kill_hard();
         played.is_there_again();
     }
+}
+
+/// `schema`: that of the store which a server of this version writes.
+async fn a_new_one_that_lies_stalls_or_leaves_before_it_accepts_is_sent_away(schema: i64) {
+    let gate = gate(Kind::Builtin).start().await;
+    let mut kept = gate.connect().await;
+    // Of another version, or for another store.
+    let why = refusal(connect(&gate, VERSION + 1, schema).await).await;
+    assert!(why.contains(&format!("version {VERSION}")) && why.contains("stop it"), "{why}");
+    goes_on(&gate, &mut kept, 1).await;
+    let why = refusal(connect(&gate, VERSION, schema + 1).await).await;
+    assert!(why.contains(&format!("schema {schema}")) && why.contains("stop it"), "{why}");
+    goes_on(&gate, &mut kept, 2).await;
+    // Out of turn, or nonsense.
+    for (times, lie) in [json!({"say": "accepting"}), json!("x"), json!({"say": "yield"})].into_iter().enumerate() {
+        let peer = connect_for_sockets(&gate, schema).await;
+        send(&peer, lie);
+        refusal(peer).await;
+        goes_on(&gate, &mut kept, times + 3).await;
+    }
+    // Gone with the sockets, and when it may accept.
+    drop(connect_for_sockets(&gate, schema).await);
+    goes_on(&gate, &mut kept, 6).await;
+    let peer = connect_until_it_may_accept(&gate, schema).await;
+    let get = gate.request("getPoints", "bot", "memberID=7");
+    for _ in 0..2 {
+        kept.ask(&get).await.is("3").is_miss(); // another one may serve
+    }
+    drop(peer);
+    goes_on(&gate, &mut kept, 7).await;
 }

@@ -104,7 +104,6 @@ mod trusted_proxies;
 mod unsent;
 
 mod cluster_bad_redis;
-mod cluster_days;
 mod cluster_haproxy;
 mod cluster_histories;
 mod cluster_limits;
@@ -117,7 +116,6 @@ mod commands_guild;
 mod commands_health;
 mod commands_import;
 mod commands_interrupted;
-mod commands_keys;
 mod commands_limits;
 mod commands_piped;
 mod commands_why;

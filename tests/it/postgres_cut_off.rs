@@ -16,10 +16,12 @@ fn is_down(answer: &Answer) -> bool {
 }
 
 #[tokio::test]
-async fn a_server_that_became_read_only_answers_reads_and_one_that_is_restarted_is_21_and_all_goes_on_by_itself() {
+async fn guarantee_7_where_no_key_can_be_read_none_is_let_in_and_a_server_that_is_read_only_or_restarted_heals_by_itself()
+ {
     let server = Postgres::start(&[]);
     let url = server.database().await;
-    let gate = TestGateway::on(Kind::Postgres).store(&url).key("bot").points("7", 3).admin().start().await;
+    let gate = TestGateway::on(Kind::Postgres).store(&url).key("bot").key("gone").points("7", 3).admin().start().await;
+    while_the_list_of_keys_does_not_come_a_revoked_key_is_21_and_so_is_every_other(&gate, &url).await;
     let (admin, other) = (gate.admin().await, postgres::connect(&url).await);
     gate.set_points("bot", "7", 4).await.is("Successfully set 'Ada' points to '4'");
     other.batch_execute("SET default_transaction_read_only = off").await.unwrap();
@@ -40,8 +42,53 @@ async fn a_server_that_became_read_only_answers_reads_and_one_that_is_restarted_
     assert!(told.status == 200 && told.text.contains("ok; the store cannot be written to: "), "{told:?}");
     set("RESET default_transaction_read_only").await;
     eventually(PATIENCE, "a write", async || gate.set_points("bot", "7", 5).await.status == 200).await;
-    assert_eq!(ready().await.text, "ok");
+    eventually(PATIENCE, "nothing is said any more", async || ready().await.text == "ok").await;
     a_server_that_is_restarted_is_21_meanwhile_and_nothing_has_to_be_done_after(&gate, &server).await;
+}
+
+/// Waits until a statement with these words in it waits for a lock.
+async fn has_to_wait(client: &tokio_postgres::Client, words: &str) {
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' \
+        AND query LIKE '%' || $1 || '%'";
+    let waits = async || client.query_one(sql, &[&words]).await.unwrap().get::<_, i64>(0) == 1;
+    eventually(PATIENCE, &format!("{words} waits"), waits).await;
+}
+
+/// Of a key `gone`, and the others.
+async fn while_the_list_of_keys_does_not_come_a_revoked_key_is_21_and_so_is_every_other(gate: &TestGateway, url: &str) {
+    let stranger = Request::post("/getPoints", "memberID=7").key("nobody's");
+    for key in ["gone", "bot", "gone", "bot"] {
+        gate.get_points(key, "7").await.is("3");
+    }
+    gate.send(&stranger).await.is_refused(401, INCORRECT_KEY);
+    let id = gate.key_id("gone");
+    let [first, second, watch] = [(); 3].map(|()| postgres::connect(url));
+    let (first, second, watch) = (first.await, second.await, watch.await);
+    // The revocation waits for the first, and the second for the revocation: from its commit on, nobody reads a key.
+    first.batch_execute("BEGIN; LOCK TABLE key IN SHARE MODE").await.unwrap();
+    let mut revoke = Process::start(&mut gate.world().command(&["key", "revoke", &id]));
+    has_to_wait(&watch, "DELETE FROM key").await;
+    let lock = tokio::spawn(async move {
+        second.batch_execute("BEGIN; LOCK TABLE key IN ACCESS EXCLUSIVE MODE").await.unwrap();
+        second
+    });
+    has_to_wait(&watch, "ACCESS EXCLUSIVE MODE").await;
+    first.batch_execute("COMMIT").await.unwrap();
+    let second = lock.await.unwrap();
+    assert_eq!(revoke.exit().await, Some(0), "{}", revoke.stderr());
+
+    eventually(SECOND_AND_SLACK, "21", async || gate.get_points("gone", "7").await.code() == Some(21)).await;
+    for _ in 0..20 {
+        gate.get_points("gone", "7").await.is_unavailable();
+        gate.set_points("gone", "7", 9).await.is_unavailable();
+        gate.get_points("bot", "7").await.is_unavailable();
+        gate.send(&stranger).await.is_unavailable(); // it may have been made meanwhile
+    }
+    second.batch_execute("COMMIT").await.unwrap();
+    eventually(PATIENCE, "the list comes", async || gate.get_points("bot", "7").await.status == 200).await;
+    gate.get_points("gone", "7").await.is_refused(401, INCORRECT_KEY);
+    gate.send(&stranger).await.is_refused(401, INCORRECT_KEY);
+    gate.get_points("bot", "7").await.is("3");
 }
 
 async fn a_server_that_is_restarted_is_21_meanwhile_and_nothing_has_to_be_done_after(

@@ -3,53 +3,6 @@
 
 use crate::support::*;
 
-/// Waits until a statement with these words in it waits for a lock.
-pub async fn has_to_wait(client: &tokio_postgres::Client, words: &str) {
-    let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' \
-        AND query LIKE '%' || $1 || '%'";
-    let waits = async || client.query_one(sql, &[&words]).await.unwrap().get::<_, i64>(0) == 1;
-    eventually(PATIENCE, &format!("{words} waits"), waits).await;
-}
-
-#[tokio::test]
-async fn guarantee_7_while_the_list_of_keys_does_not_come_a_revoked_key_is_21_and_so_is_every_other() {
-    let url = Postgres::shared().database().await;
-    let gate = TestGateway::on(Kind::Postgres).store(&url).key("bot").key("other").points("7", 3).start().await;
-    let stranger = Request::post("/getPoints", "memberID=7").key("nobody's");
-    for key in ["bot", "other", "bot", "other"] {
-        gate.get_points(key, "7").await.is("3");
-    }
-    gate.send(&stranger).await.is_refused(401, INCORRECT_KEY);
-    let id = gate.key_id("bot");
-    let [first, second, watch] = [(); 3].map(|()| postgres::connect(&url));
-    let (first, second, watch) = (first.await, second.await, watch.await);
-    // The revocation waits for the first, and the second for the revocation: from its commit on, nobody reads a key.
-    first.batch_execute("BEGIN; LOCK TABLE key IN SHARE MODE").await.unwrap();
-    let mut revoke = Process::start(&mut gate.world().command(&["key", "revoke", &id]));
-    has_to_wait(&watch, "DELETE FROM key").await;
-    let lock = tokio::spawn(async move {
-        second.batch_execute("BEGIN; LOCK TABLE key IN ACCESS EXCLUSIVE MODE").await.unwrap();
-        second
-    });
-    has_to_wait(&watch, "ACCESS EXCLUSIVE MODE").await;
-    first.batch_execute("COMMIT").await.unwrap();
-    let second = lock.await.unwrap();
-    assert_eq!(revoke.exit().await, Some(0), "{}", revoke.stderr());
-
-    eventually(SECOND_AND_SLACK, "21", async || gate.get_points("bot", "7").await.code() == Some(21)).await;
-    for _ in 0..20 {
-        gate.get_points("bot", "7").await.is_unavailable();
-        gate.set_points("bot", "7", 9).await.is_unavailable();
-        gate.get_points("other", "7").await.is_unavailable();
-        gate.send(&stranger).await.is_unavailable(); // it may have been made meanwhile
-    }
-    second.batch_execute("COMMIT").await.unwrap();
-    eventually(PATIENCE, "the list comes", async || gate.get_points("other", "7").await.status == 200).await;
-    gate.get_points("bot", "7").await.is_refused(401, INCORRECT_KEY);
-    gate.send(&stranger).await.is_refused(401, INCORRECT_KEY);
-    gate.get_points("other", "7").await.is("3");
-}
-
 /// The primary's database, a standby that follows it, and the URL of both.
 async fn pair() -> (Postgres, Postgres, String, String) {
     let primary = Postgres::start(&[]);

@@ -56,6 +56,7 @@ async fn guarantee_1_a_full_disk_refuses_writes_answers_reads_shows_to_operators
             page.contains("<dd>cannot be written</dd>") && page.contains("setPoints is refused"),
         ]
     };
+    gate.world().run_there(&["store", "backup", "b.db"]).done();
     gate.set_points("bot", "7", 5).await.is("Successfully set 'Ada' points to '5'");
     assert_eq!(shows().await, [false; 4]);
     // Without these, the server could empty its log into the file, and would need no room for a while.
@@ -75,14 +76,28 @@ async fn guarantee_1_a_full_disk_refuses_writes_answers_reads_shows_to_operators
     }
     assert_eq!(gate.world().run_there(&["export", "-"]).done().stdout.lines().count() as u64, 2 + MANY);
     gate.world().run_there(&["guild", "leave", GUILD]).failed(1).names(&["disk is full"]);
+    a_full_disk_under_an_export_or_under_the_copy_of_stdin_is_named(gate.world());
 
     fs::remove_file(others).unwrap();
     gate.set_points("bot", "7", 8).await.is("Successfully set 'Ada' points to '8'");
     eventually(PATIENCE, "nothing is shown any more", async || shows().await == [false; 4]).await;
+    // A restore for which there is no room leaves the store and its log as they were.
+    gate.process().kill_hard();
+    let others = gate.world().disk().fill("others");
+    gate.world().run_there(&["store", "restore", "b.db"]).failed(1).names(&["full"]);
+    fs::remove_file(others).unwrap();
     gate.restart_after_kill().await;
     gate.get_points("bot", "7").await.is("8");
     gate.get_points("bot", "1234").await.is("1234");
     assert_eq!(gate.stop().await, Some(0));
+}
+
+fn a_full_disk_under_an_export_or_under_the_copy_of_stdin_is_named(world: &World) {
+    let full = "small/out.jsonl cannot be written: No space left on device";
+    world.run_there(&["export", "small/out.jsonl"]).failed(1).names(&[full]);
+    let piped = ["sh", "-c", "cat many.jsonl | TMPDIR=small \"$0\" \"$@\""].map(str::to_owned);
+    let ran = world.run_by(&[world.disk().launcher(), piped.into()].concat(), &["import", "-"]).failed(1);
+    ran.names(&["stdin cannot be read: ", "could not be copied to small (No space left on device"]);
 }
 
 #[tokio::test]

@@ -81,6 +81,18 @@ impl AdminClient {
         self.json("POST", path, body).await
     }
 
+    /// What `/metrics` says, which anybody may read.
+    pub async fn metrics(&self) -> String {
+        self.with_token("").get("/metrics").await.text
+    }
+
+    /// The value of the sample with this name and these labels.
+    pub async fn metric(&self, sample: &str) -> f64 {
+        let text = self.metrics().await;
+        let line = text.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{sample} is not in\n{text}")).parse().unwrap()
+    }
+
     /// A request with a JSON body.
     pub async fn json(&self, method: &str, path: &str, body: &str) -> AdminAnswer {
         self.send(method, path, &[("content-type", "application/json")], body).await
