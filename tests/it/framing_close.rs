@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use crate::support::*;
 
 fn gate() -> Builder {
-    TestGateway::builder().key("bot").points("7", 3)
+    TestGateway::before_http().key("bot").points("7", 3)
 }
 
 fn last(gate: &TestGateway, operation: &str) -> Vec<u8> {
@@ -24,7 +24,7 @@ async fn rest(connection: &mut TcpStream) -> String {
 
 #[tokio::test]
 async fn a_connection_is_closed_at_once_after_the_answer_where_its_caller_asked_for_the_close() {
-    let gate = gate().start().await;
+    let gate = gate().start_here().await;
     let http_10 = gate.request("getPoints", "bot", "memberID=7").bytes();
     let http_10 = String::from_utf8(http_10).unwrap().replace("HTTP/1.1", "HTTP/1.0").into_bytes();
     for request in [last(&gate, "getPoints"), http_10] {
@@ -42,7 +42,7 @@ async fn a_connection_is_closed_at_once_after_the_answer_where_its_caller_asked_
 
 #[tokio::test]
 async fn bytes_behind_the_last_request_do_not_reset_its_answer() {
-    let gate = gate().start().await;
+    let gate = gate().start_here().await;
     // An empty line is read with the request; the longest of these is more than is read at once.
     for behind in [2, 1000, 20_000] {
         let mut connection = TcpStream::connect(gate.address()).await.unwrap();

@@ -16,6 +16,7 @@ mod gateway;
 mod hanging_disk;
 mod haproxy;
 mod held;
+mod here;
 mod http2;
 mod origin;
 mod origin_talk;
@@ -60,16 +61,8 @@ pub use tcp::TcpEntry;
 pub use tls::{Identity, TlsClient, shown};
 pub use world::{Ran, World};
 
-/// Makes two tests of each function named: one on the built-in backend, one on an HTTP origin.
-/// A function left out of the list is dead code, so it cannot be forgotten.
-macro_rules! on_both_origins {
-    ($($test:ident),+ $(,)?) => {
-        tests_on!(builtin: Builtin, $($test),+);
-        tests_on!(http: Http, $($test),+);
-    };
-}
-
-/// As `on_both_origins`: one on a store in an SQLite file, one on a store in PostgreSQL.
+/// Makes two tests of each function named: one on a store in an SQLite file, one on a store in PostgreSQL. A function left
+/// out of the list is dead code, so it cannot be forgotten.
 macro_rules! on_both_stores {
     ($($test:ident),+ $(,)?) => {
         tests_on!(sqlite: Builtin, $($test),+);
