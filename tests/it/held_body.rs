@@ -37,18 +37,14 @@ async fn guarantee_7_a_key_taken_out_of_its_file_while_its_body_is_held_back_and
 }
 
 /// Puts another origin in the place of the one that a gateway was started before.
-fn move_to(gate: &TestGateway, other: &ScriptedOrigin) {
-    gate.reload_with(&gate.origin().url(), &other.url());
-}
-
-async fn in_force(gate: &TestGateway, points: &str) {
-    let what = format!("{points} from the new origin");
-    eventually(PATIENCE, &what, || async { gate.get_points("other", "1").await.body == points }).await;
+async fn move_to(gate: &TestGateway, other: &ScriptedOrigin) {
+    gate.reloaded_with(&gate.origin().url(), &other.url()).await;
+    gate.get_points("other", "1").await.is("100");
 }
 
 #[tokio::test]
 async fn a_body_held_back_over_a_reload_brings_nothing_of_the_old_origin_whose_answer_is_given_and_not_kept() {
-    let gate = gate().start().await;
+    let gate = gate().start_here().await;
     let other = ScriptedOrigin::start(0).await;
     other.put_points("1", 100);
     other.put_points("7", 4);
@@ -58,8 +54,7 @@ async fn a_body_held_back_over_a_reload_brings_nothing_of_the_old_origin_whose_a
     gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
     let mut asking = gate.connect_and_send(gate.request("getPoints", "new", "memberID=7")).await;
     gate.origin().has_been_asked("getPoints", 1).await;
-    move_to(&gate, &other);
-    in_force(&gate, "100").await;
+    move_to(&gate, &other).await;
     for held in held {
         held.release().await.is("4");
     }
@@ -71,7 +66,7 @@ async fn a_body_held_back_over_a_reload_brings_nothing_of_the_old_origin_whose_a
 
 #[tokio::test]
 async fn a_learned_key_is_not_proven_by_the_word_of_an_origin_that_is_not_asked_any_more() {
-    let gate = gate().keys_at_the_origin().start().await;
+    let gate = gate().keys_at_the_origin().start_here().await;
     let other = ScriptedOrigin::start(0).await;
     other.let_in(gate.secret("other"), GUILD);
     other.put_points("1", 100);
@@ -93,8 +88,7 @@ async fn a_learned_key_is_not_proven_by_the_word_of_an_origin_that_is_not_asked_
     for body in ["memberID=7", "memberID=8"] {
         waiting.push(gate.connect_and_send(gate.request("getPoints", "new", body)).await);
     }
-    move_to(&gate, &other);
-    in_force(&gate, "100").await;
+    move_to(&gate, &other).await;
     hold.open();
     asking.answer().await.is("{}");
     proving.answer().await.is("3");

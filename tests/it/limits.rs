@@ -54,26 +54,3 @@ async fn over_in_flight_a_request_is_12_to_come_again_in_a_second_and_costs_noth
     eventually(PATIENCE, "its place is given back", || async { gate.get_points("single", "0").await.status == 200 })
         .await;
 }
-
-#[tokio::test]
-async fn a_candidate_is_counted_on_the_same_requests_and_refuses_nothing() {
-    let mut gate = gate()
-        .set("limits.tiers.slow.candidate", r#"{ rate = "1/h", burst = 2 }"#)
-        .set("log.access", r#""access.log""#)
-        .admin()
-        .start()
-        .await;
-    for _ in 0..5 {
-        let answer = gate.get_points("slow", "7").await;
-        assert!(!answer.is("3").header("ratelimit-policy").unwrap().contains("candidate"), "{answer:#?}");
-    }
-    gate.get_points("bot", "7").await.is("3");
-    let counted = gate.admin().await.with_token("").get("/metrics").await.text;
-    for (limit, requests) in [("candidate", 3), ("rate", 0)] {
-        let sample = format!("guildgate_over_limit_total{{tier=\"slow\",limit=\"{limit}\"}} {requests}\n");
-        assert!(counted.contains(&sample), "{sample}{counted}");
-    }
-    assert_eq!(gate.stop().await, Some(0));
-    let log = gate.world().text("access.log");
-    assert_eq!(log.lines().filter(|line| line.contains(" over_candidate ")).count(), 3, "{log}");
-}
