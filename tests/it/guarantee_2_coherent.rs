@@ -77,7 +77,7 @@ async fn no_one_reads_an_older_value_than_was_read_before_it(http: &TestGateway)
 async fn guarantee_2_after_a_write_of_unknown_outcome_answers_are_not_kept() {
     let unusable = Act::say(500, "<html>");
     let cuts = [Cut::BeforeHeader, Cut::MidHeader, Cut::AfterHeader, Cut::MidBody].map(Act::Cut);
-    let gate = gate().set("origin.timeout", r#""300ms""#).set("cache.points.ttl", r#""20s""#).start().await;
+    let gate = gate().set("origin.timeout", r#""300ms""#).set("cache.points.ttl", r#""20s""#).start_here().await;
     let outcomes = [Act::Stall, unusable, Act::Raw(b"garbage\r\n\r\n".to_vec())].into_iter().chain(cuts);
     for (member, unknown) in outcomes.enumerate() {
         let member = &member.to_string();
@@ -100,7 +100,7 @@ async fn guarantee_2_after_a_write_of_unknown_outcome_answers_are_not_kept() {
 #[tokio::test]
 async fn guarantee_2_after_a_write_of_unknown_outcome_nobody_is_told_an_older_value_where_nothing_is_kept_either() {
     let gate = gate().key("other").keys_at_the_origin().set("cache.points.ttl", r#""0s""#);
-    let gate = gate.set("origin.timeout", r#""60s""#).start().await;
+    let gate = gate.set("origin.timeout", r#""60s""#).start_here().await;
     for key in ["bot", "other"] {
         gate.get_points(key, "8").await.is("0");
     }

@@ -70,7 +70,7 @@ async fn guarantee_8_a_unix_socket_takes_places_and_has_no_address() {
         .set("server.listen", r#"["127.0.0.1:0", "unix:gate.sock"]"#)
         .set("server.max_connections", "3")
         .set("server.max_connections_per_address", "1")
-        .start()
+        .start_here()
         .await;
     let request = gate.request("getPoints", "bot", "memberID=7");
     let mut open = Vec::new();
@@ -91,7 +91,7 @@ async fn guarantee_8_a_unix_socket_takes_places_and_has_no_address() {
 #[tokio::test]
 async fn guarantee_8_no_limit_per_address_is_no_limit_and_a_cache_of_no_size_keeps_nothing() {
     let gate = TestGateway::before_http().key("bot").points("7", 3).set("cache.max_size", r#""0B""#);
-    let gate = gate.set("server.max_connections_per_address", "0").start().await;
+    let gate = gate.set("server.max_connections_per_address", "0").start_here().await;
     assert_eq!(served(&gate, 50).await.len(), 50);
     for _ in 0..3 {
         assert_eq!(gate.get_points("bot", "7").await.is("3").cache_status(), "guildgate; fwd=miss");
@@ -173,7 +173,8 @@ fn guarantee_8_the_cache_takes_no_more_memory_than_it_is_given() {
 
 #[tokio::test]
 async fn guarantee_8_answers_that_are_not_read_wait_in_the_kernel_up_to_a_bound() {
-    let gate = gate().review("7", 1, "Bo", 5, &"x".repeat(8000)).set("server.write_timeout", r#""60s""#).start().await;
+    let gate =
+        gate().review("7", 1, "Bo", 5, &"x".repeat(8000)).set("server.write_timeout", r#""60s""#).start_here().await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap(); // or they would wait on this side
     let mut stream = socket.connect(gate.address()).await.unwrap();
