@@ -5,10 +5,6 @@
 
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpSocket;
-use tokio::time::timeout;
-
 use crate::support::*;
 
 /// The deadline under test.
@@ -164,65 +160,4 @@ async fn a_client_that_does_not_read_its_answers_is_let_go() {
             gate.get_points("bot", "7").await.is("3");
         }
     }
-}
-
-/// Asserts that these are answers with these texts, of which the last may be cut and others missing behind it.
-fn is_a_prefix_of_answers<'t>(received: &str, texts: impl Iterator<Item = &'t str>) {
-    let mut rest = received;
-    for (i, text) in texts.enumerate() {
-        let Some((head, behind)) = rest.split_once("\r\n\r\n") else { break };
-        let answer = Answer::head(head);
-        assert_eq!(answer.status, 200, "answer {i}: {head}");
-        assert_eq!(answer.header("content-length"), Some(&*text.len().to_string()), "answer {i}: {head}");
-        let (body, behind) = behind.split_at(text.len().min(behind.len()));
-        let another = body.find("HTTP/1.1").map(|at| (at, &body[at..]));
-        assert!(text.starts_with(body), "another answer stands in the body of answer {i}, at byte {another:?}");
-        rest = behind;
-    }
-    let status_line = "HTTP/1.1 200 OK";
-    assert!(rest.starts_with(status_line) || status_line.starts_with(rest), "no answer begins so: {rest:?}");
-}
-
-#[tokio::test]
-async fn a_connection_ends_when_its_caller_does_not_take_the_answers_before_a_miss() {
-    // With a hit before each, these are more than the kernel holds for a caller that reads nothing.
-    const MISSES: usize = 8;
-    let gate = TestGateway::before_http().key("bot").set("server.write_timeout", r#""700ms""#).start_here().await;
-    let (origin, reviews) = (gate.origin(), format!("{{{}}}", "x".repeat(59_000)));
-    origin.put_map("getReviews", "7", &reviews);
-    gate.get_reviews("bot", "7").await.is(&reviews);
-    gate.get_reviews("bot", "7").await.is(&reviews).is_hit();
-    let last = Gate::shut();
-    (1..MISSES).for_each(|_| origin.next("getPoints", Act::Normal));
-    origin.next("getPoints", Act::HoldAll(last.clone()));
-    let hit = gate.request("getReviews", "bot", "memberID=7").bytes();
-    let pipelined = (1..=MISSES).flat_map(|member| {
-        let miss = gate.request("getPoints", "bot", &format!("memberID=10{member}"));
-        // A connection that goes on ends after the last answer, so that what it carried can be looked at.
-        let miss = if member == MISSES { miss.header("Connection", "close") } else { miss };
-        [hit.clone(), miss.bytes()].concat()
-    });
-
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(4096).unwrap(); // or the kernel would take the answers in the caller's stead
-    let mut caller = socket.connect(gate.address()).await.unwrap();
-    let (here, began) = (caller.local_addr().unwrap(), Instant::now());
-    caller.write_all(&pipelined.collect::<Vec<_>>()).await.unwrap();
-    origin.has_been_asked("getPoints", 1).await;
-    let mut received = vec![0; reviews.len()];
-    timeout(PATIENCE, caller.read_exact(&mut received)).await.expect("nothing came").unwrap();
-    // The caller reads no more until the gateway has closed the connection, or has come to the last request on it.
-    eventually(PATIENCE, "the answers are given up", || async {
-        let is_open = gate.tcp_entry(here).is_some_and(|entry| entry.is_established());
-        !is_open || origin.asked("getPoints") == MISSES
-    })
-    .await;
-    assert!(began.elapsed() >= SHORT, "{:?}", began.elapsed());
-    last.open();
-    let _ = timeout(PATIENCE, caller.read_to_end(&mut received)).await.expect("no end came"); // a reset
-    let received = String::from_utf8(received).unwrap();
-    is_a_prefix_of_answers(&received, (0..MISSES).flat_map(|_| [&*reviews, "0"]));
-    let asked = origin.asked("getPoints");
-    assert!(asked < MISSES, "the connection went on: {asked} misses");
-    assert!(gate.tcp_entry(here).is_none_or(|entry| !entry.is_established()), "the connection is open");
 }

@@ -98,33 +98,6 @@ async fn guarantee_2_after_a_write_of_unknown_outcome_answers_are_not_kept() {
 }
 
 #[tokio::test]
-async fn guarantee_2_after_a_write_of_unknown_outcome_nobody_is_told_an_older_value_where_nothing_is_kept_either() {
-    let gate = gate().key("other").keys_at_the_origin().set("cache.points.ttl", r#""0s""#);
-    let gate = gate.set("origin.timeout", r#""60s""#).start_here().await;
-    for key in ["bot", "other"] {
-        gate.get_points(key, "8").await.is("0");
-    }
-    gate.origin().next("setPoints", Act::Raw(b"garbage\r\n\r\n".to_vec()));
-    assert_eq!(gate.set_points("other", "7", 10).await.code(), Some(20));
-    let (hold, asked) = (Gate::shut(), gate.origin().asked("getPoints"));
-    gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
-    let mut early = ask_later(&gate, "getPoints", "memberID=7").await;
-    gate.origin().has_been_asked("getPoints", asked + 1).await;
-    // Only now the lost write takes effect.
-    gate.origin().put_points("7", 10);
-    gate.get_points("other", "7").await.is("10");
-    let mut late = ask_later(&gate, "getPoints", "memberID=7").await;
-    gate.origin().has_been_asked("getPoints", asked + 3).await;
-    late.answer().await.is("10");
-    hold.open();
-    early.answer().await.is("3");
-    gate.origin().always(Act::Cut(Cut::BeforeHeader));
-    for key in ["bot", "other"] {
-        assert_ne!(gate.get_points(key, "7").await.body, "3", "{key}");
-    }
-}
-
-#[tokio::test]
 async fn guarantee_2_a_write_that_is_done_long_after_its_caller_was_told_22_ends_what_is_in_memory() {
     let disk = HangingDisk::new();
     let builder = TestGateway::builder().key("bot").points("7", 3).set("cache.points.ttl", r#""4s""#);

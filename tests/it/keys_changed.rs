@@ -7,38 +7,6 @@ fn gate() -> Builder {
     TestGateway::before_http().tls().key("bot").key("other").key("gone").points("7", 3)
 }
 
-#[tokio::test]
-async fn an_answer_that_a_key_asked_for_before_it_moved_to_another_guild_is_not_kept_for_the_old_one() {
-    let gate = gate().start_here().await;
-    let origin = gate.origin();
-    origin.let_in(gate.secret("bot"), GUILD);
-    origin.let_in(gate.secret("other"), GUILD);
-    origin.put_points_in("999", "7", 70);
-    let (hold, hold_other) = (Gate::shut(), Gate::shut());
-    origin.next("getPoints", Act::HoldAll(hold.clone()));
-    let mut asking = gate.connect_and_send(gate.request("getPoints", "bot", "memberID=7")).await;
-    origin.has_been_asked("getPoints", 1).await;
-    // Another key of the guild waits for the same question.
-    let mut joined = gate.connect_and_send(gate.request("getPoints", "other", "memberID=7")).await;
-    let mut held = Vec::new();
-    held.push(HeldBody::begin(&gate, gate.request("getPoints", "bot", "memberID=7")).await);
-    origin.let_in(gate.secret("bot"), "999");
-    gate.world().move_key("bot", "999");
-    gate.reload_here().await;
-    for held in held {
-        held.release().await.is("70");
-    }
-    origin.next("getPoints", Act::HoldAnswer(hold_other.clone()));
-    hold.open();
-    asking.answer().await.is("70");
-    hold_other.open();
-    joined.answer().await.is("3");
-    gate.get_points("other", "7").await.is("3");
-    // The answer that came for the key's new guild after its move made the one there miss once.
-    gate.get_points("bot", "7").await.is("70");
-    gate.get_points("bot", "7").await.is("70").is_hit();
-}
-
 /// A gateway that holds an answer of member 7 which may only stand in for a failure, and an origin whose next question
 /// hangs and then fails.
 async fn with_a_stale_answer() -> (TestGateway, Gate) {

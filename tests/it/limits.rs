@@ -34,23 +34,11 @@ async fn over_in_flight_a_request_is_12_to_come_again_in_a_second_and_costs_noth
     gate.get_points("bot", "7").await.is("3"); // a neighbour has its own
     gate.get_points("slow", "7").await.is("3");
     gate.get_points("slow", "7").await.is_too_many();
-    // A slow body holds a place too, and a caller that hangs up gives its place back.
-    let asked = gate.origin().asked("getPoints");
+    // A slow body holds a place too. (Who hangs up: `hang_up`.)
     gate.origin().always(Act::Normal);
     let mut slow = gate.connect_and_send(gate.request("getPoints", "single", "memberID=7").head()).await;
     gate.has_read_requests().await;
     gate.get_points("single", "7").await.is_too_many();
     slow.send("memberID=7").await;
     slow.answer().await.is("3");
-    for round in 1..4 {
-        let hold = Gate::shut();
-        gate.origin().next("getPoints", Act::HoldAnswer(hold.clone()));
-        let connection = gate.connect_and_send(gate.request("getPoints", "single", &format!("memberID={round}"))).await;
-        gate.origin().has_been_asked("getPoints", asked + round).await;
-        drop(connection);
-        hold.open();
-        gate.has_read_requests().await;
-    }
-    eventually(PATIENCE, "its place is given back", || async { gate.get_points("single", "0").await.status == 200 })
-        .await;
 }

@@ -75,28 +75,3 @@ async fn many_reloads_under_load_fail_no_request_refill_no_bucket_and_take_no_me
     assert!(resident[resident.len() - 1] < resident[0] + 8 * 1024, "resident KiB after every ten: {resident:?}");
     assert!(!gate.stderr().contains("rejected"), "{}", gate.stderr());
 }
-
-/// What a change of a key's own tier leaves is in `src/keys/tests/budgets.rs`.
-#[tokio::test]
-async fn a_burst_that_is_lowered_and_raised_again_is_no_second_one_for_a_key_wherever_keys_are_known() {
-    for (what, builder) in [
-        ("in the store", TestGateway::builder()),
-        ("in a file", TestGateway::before_http().keys_in_file()),
-        ("at the origin", TestGateway::before_http().keys_at_the_origin()),
-    ] {
-        let builder = builder.key("bot").points("7", 3).set("limits.tiers.standard.rate", r#""1/h""#);
-        let gate = builder.set("limits.tiers.standard.burst", "3").start_here().await;
-        for _ in 0..3 {
-            gate.get_points("bot", "7").await.is("3");
-        }
-        for burst in [2, 3] {
-            gate.reloaded_with(&format!("burst = {}\n", 5 - burst), &format!("burst = {burst}\n")).await;
-            let answer = gate.get_points("bot", "7").await;
-            assert!(answer.is_too_many() > 0, "{what}");
-            assert!(
-                answer.header("ratelimit-policy").unwrap().contains(&format!(";q={burst};")),
-                "{what}: {answer:#?}"
-            );
-        }
-    }
-}

@@ -198,29 +198,3 @@ async fn a_key_that_has_to_wait_holds_up_no_other_that_asks_the_same() {
     waits.answer().await.is("{}");
     assert_eq!(gate.origin().asked("getWarns"), 1);
 }
-
-#[tokio::test]
-async fn a_reload_passes_the_counts_and_those_who_wait_on() {
-    let gate = gate().key("d").key("e").set("origin.max_in_flight", "2");
-    let gate = gate.set("origin.queue_timeout", r#""30s""#).start_here().await;
-    let hold = Gate::shut();
-    gate.origin().always(Act::HoldAll(hold.clone()));
-    let mut held =
-        vec![send(&gate, "a", "getPoints", "memberID=1").await, send(&gate, "b", "getPoints", "memberID=2").await];
-    gate.origin().has_been_asked("getPoints", 2).await;
-    held.push(send(&gate, "c", "getPoints", "memberID=3").await);
-    held.push(send(&gate, "d", "getPoints", "memberID=4").await);
-    // Another timeout makes another origin; the places that are held still count.
-    gate.reloaded_with("queue_timeout = \"30s\"", "queue_timeout = \"300ms\"").await;
-    gate.get_points("e", "5").await.is_unavailable();
-    assert_eq!(gate.origin().asked("getPoints"), 2);
-    gate.reloaded_with("max_in_flight = 2", "max_in_flight = 4").await;
-    gate.origin().has_been_asked("getPoints", 4).await;
-    gate.get_points("e", "5").await.is_unavailable();
-    hold.open();
-    for connection in &mut held {
-        connection.answer().await.is("0");
-    }
-    assert_eq!(gate.origin().asked("getPoints"), 4);
-    gate.get_points("e", "5").await.is("0");
-}

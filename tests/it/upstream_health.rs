@@ -17,18 +17,6 @@ fn checked(builder: Builder) -> Builder {
     builder.set("origin.health", r#"{ path = "/up", interval = "50ms", fall = 3, rise = 2 }"#)
 }
 
-/// How often the log said that this upstream is out, and that it is back.
-fn logged(gate: &TestGateway, origin: &ScriptedOrigin) -> (usize, usize) {
-    let said = gate.stderr();
-    let count = |what: &str| said.lines().filter(|l| l.contains(what) && l.contains(&origin.url())).count();
-    (count("an upstream is out"), count("an upstream is back"))
-}
-
-/// Waits until the log says exactly that; it is written by a thread of its own.
-async fn tells(gate: &TestGateway, origin: &ScriptedOrigin, what: (usize, usize)) {
-    eventually(PATIENCE, &format!("{what:?} of {}", origin.url()), || async { logged(gate, origin) == what }).await;
-}
-
 /// Whether this upstream is up, and how many requests it did not answer.
 fn state_of(gate: &TestGateway, origin: &ScriptedOrigin) -> (bool, u64) {
     let all = gate.gateway().state().origin.upstreams();
@@ -64,15 +52,17 @@ async fn reads_are_answered(gate: &TestGateway, members: std::ops::Range<u32>) {
 async fn a_dead_upstream_costs_no_read_is_put_out_and_comes_back_by_itself() {
     let [mut dead, good] = pair().await;
     dead.refuse().await;
-    let gate = before([&dead, &good]).start().await;
+    let (gate, dead_url) = (before([&dead, &good]).start().await, dead.url());
     reads_are_answered(&gate, 0..20).await;
-    tells(&gate, &dead, (1, 0)).await;
+    let told = |what: &str| gate.stderr().lines().filter(|l| l.contains(what) && l.contains(&dead_url)).count();
+    eventually(PATIENCE, "it is out", async || told("an upstream is out") == 1).await;
     let failed = || gate.stderr().lines().filter(|line| line.contains("request to upstream failed")).count();
     eventually(PATIENCE, "three requests failed", async || failed() >= 3).await;
     assert_eq!(failed(), 3, "no more once it is out");
     dead.come_back();
     let reads = reads_until(&gate, 20, || dead.asked("getPoints") > 0).await;
-    tells(&gate, &dead, (1, 1)).await;
+    eventually(PATIENCE, "it is back", async || told("an upstream is back") == 1).await;
+    assert_eq!(told("an upstream is out"), 1);
     reads_are_answered(&gate, 10_000..10_010).await;
     assert_eq!(dead.asked("getPoints") + good.asked("getPoints"), reads + 30);
     assert!(dead.asked("getPoints") >= 4, "{}", dead.asked("getPoints"));
