@@ -20,7 +20,6 @@ mod otlp;
 
 mod origin_at_its_worst;
 mod origin_places;
-mod upstream_connections;
 mod upstream_health;
 mod upstream_tls;
 mod upstreams;

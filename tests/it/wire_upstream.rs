@@ -56,6 +56,9 @@ async fn each_kind_of_answer_is_passed_on_or_has_its_own_refusal() {
         ("getPoints", say(302, "", "1250"), 502, NO_ANSWER),
         ("getWarns", say(200, "", "[]"), 502, NO_ANSWER),
         ("setPoints", say(200, "", "set\nit"), 502, NO_ANSWER),
+        // `origin/http/connection/tests.rs` has the forms of an answer on its connection.
+        ("getPoints", Act::Raw(b"HTTP/1.1 200 OK\r\n\r\n1250".to_vec()), 200, "1250"),
+        ("getPoints", Act::Raw(b"SSH-2.0-OpenSSH_9.2\r\n".to_vec()), 502, NO_ANSWER),
         ("getPoints", Act::Cut(Cut::BeforeHeader), 502, NO_ANSWER),
         ("getPoints", Act::Cut(Cut::MidBody), 502, NO_ANSWER),
         ("setPoints", Act::Cut(Cut::AfterHeader), 502, NO_ANSWER),
