@@ -150,6 +150,10 @@ async fn failing_checks_put_one_out_without_a_request_and_passing_ones_bring_it_
     is(&gate, &sick, false).await;
     let checks = sick.asked("up");
     assert!(checks >= 3, "{checks}");
+    let check = sick.seen().into_iter().find(|seen| seen.operation() == "up").unwrap();
+    assert_eq!((check.method.as_str(), check.path.as_str(), check.body.as_str()), ("GET", "/up", ""));
+    assert_eq!(check.header("host"), Some(&sick.url()["http://".len()..]));
+    assert_eq!(check.header("authorization"), None);
     reads_are_answered(&gate, 0..20).await;
     assert_eq!((sick.asked("getPoints"), good.asked("getPoints")), (0, 20));
     sick.always(Act::Normal); // it has no such path, and 404 is an answer
@@ -157,19 +161,6 @@ async fn failing_checks_put_one_out_without_a_request_and_passing_ones_bring_it_
     reads_are_answered(&gate, 100..110).await;
     assert!(sick.asked("getPoints") >= 4, "{}", sick.asked("getPoints"));
     assert_eq!(state_of(&gate, &good), (true, 0));
-}
-
-#[tokio::test]
-async fn checks_ask_for_their_path_with_get_and_hold_no_key() {
-    let origin = ScriptedOrigin::start(0).await;
-    let url = format!("{}/below", origin.url());
-    let gate = checked(TestGateway::before_http().key("bot").upstreams([url])).start_here().await;
-    gate.get_points("bot", "7").await.is("0");
-    origin.has_been_asked("up", 3).await;
-    let check = origin.seen().into_iter().find(|seen| seen.operation() == "up").unwrap();
-    assert_eq!((check.method.as_str(), check.path.as_str(), check.body.as_str()), ("GET", "/up", ""));
-    assert_eq!(check.header("host"), Some(&origin.url()["http://".len()..]));
-    assert_eq!(check.header("authorization"), None);
 }
 
 #[tokio::test]
