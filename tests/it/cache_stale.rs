@@ -30,7 +30,7 @@ async fn gate(section: &str, while_revalidating: &str, if_error: &str) -> TestGa
             .set(&format!("{other}.stale_while_revalidate"), &of(while_revalidating))
             .set(&format!("{other}.stale_if_error"), &of(if_error));
     }
-    builder.start().await
+    builder.start_here().await
 }
 
 async fn ask(gate: &TestGateway, operation: &str) -> Answer {
@@ -156,7 +156,7 @@ async fn what_is_not_stored_is_not_said_to_be() {
         .points("7", 3)
         .set("cache.points.ttl", r#""0s""#)
         .set("cache.points.stale_if_error", r#""0s""#)
-        .start()
+        .start_here()
         .await;
     for _ in 0..2 {
         assert_eq!(ask(&gate, "getPoints").await.is("3").cache_status(), "guildgate; fwd=miss");

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use crate::support::*;
 
 fn gate() -> Builder {
-    TestGateway::builder().key("bot").points("7", 3)
+    TestGateway::before_http().key("bot").points("7", 3)
 }
 
 fn last(gate: &TestGateway, operation: &str) -> Vec<u8> {
@@ -23,7 +23,7 @@ async fn rest(connection: &mut TcpStream) -> String {
 
 #[tokio::test]
 async fn bytes_behind_the_last_request_do_not_reset_its_answer() {
-    let gate = gate().start().await;
+    let gate = gate().start_here().await;
     // An empty line is read with the request; the longest of these is more than is read at once.
     for behind in [2, 1000, 20_000] {
         let mut connection = TcpStream::connect(gate.address()).await.unwrap();

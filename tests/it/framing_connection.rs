@@ -3,10 +3,11 @@
 use crate::support::*;
 
 fn gate() -> Builder {
-    TestGateway::builder().key("bot").read_key("reader").points("7", 3).points("8", 88)
+    TestGateway::before_http().key("bot").read_key("reader").points("7", 3).points("8", 88)
 }
 
-/// Requests that are answered before their body was read, each with its code.
+/// Requests that are answered before their body was read, each with its code. (CVE-2025-4366: an early answer of the
+/// framework below left the body in the connection.)
 fn refused_early(gate: &TestGateway, body: &str) -> Vec<(u8, Request)> {
     let post = |path: &str| Request::post(path, body);
     vec![
@@ -14,6 +15,7 @@ fn refused_early(gate: &TestGateway, body: &str) -> Vec<(u8, Request)> {
         (2, post("/getPoints").key("nobody")),
         (10, post("/nothing").key(gate.secret("bot"))),
         (11, Request::bare("PUT", "/setPoints").key(gate.secret("bot")).body(body)),
+        (11, Request::bare("GET", "/getPoints").body(body)),
         (13, post("/setPoints").key(gate.secret("bot")).header("Content-Encoding", "gzip")),
         (15, post("/setPoints").key(gate.secret("reader"))),
     ]
@@ -32,7 +34,7 @@ async fn goes_on_or_closes(gate: &TestGateway, connection: &mut Connection, what
 
 #[tokio::test]
 async fn an_unread_body_never_becomes_the_next_request() {
-    let gate = gate().set("server.max_body", r#""128KiB""#).start().await;
+    let gate = gate().set("server.max_body", r#""128KiB""#).start_here().await;
     let hidden = gate.request("setPoints", "bot", "memberID=7&amount=666").bytes();
     let hidden = String::from_utf8(hidden).unwrap();
     for length in [hidden.len(), 4000, 64 * 1024, 100 * 1024] {
@@ -57,7 +59,7 @@ async fn an_unread_body_never_becomes_the_next_request() {
 
 #[tokio::test]
 async fn the_answer_to_too_large_a_body_arrives_and_the_connection_is_clean_after_it() {
-    let gate = gate().start().await;
+    let gate = gate().start_here().await;
     let hidden = String::from_utf8(gate.request("setPoints", "bot", "memberID=7&amount=666").bytes()).unwrap();
     for length in [5000, 60 * 1024] {
         for key in ["bot", "reader"] {
@@ -71,7 +73,7 @@ async fn the_answer_to_too_large_a_body_arrives_and_the_connection_is_clean_afte
 
 #[tokio::test]
 async fn an_early_answer_arrives_while_the_client_keeps_sending() {
-    let gate = gate().set("server.max_body", r#""128KiB""#).start().await;
+    let gate = gate().set("server.max_body", r#""128KiB""#).start_here().await;
     let cases = refused_early(&gate, &"x".repeat(60 * 1024));
     for ((code, request), reused) in cases.iter().flat_map(|case| [(case, false), (case, true)]) {
         let mut connection = gate.connect().await;
@@ -93,30 +95,25 @@ async fn an_early_answer_arrives_while_the_client_keeps_sending() {
 }
 
 #[tokio::test]
-async fn a_client_that_waits_with_its_body_is_still_answered() {
-    let gate = gate().start().await;
+async fn a_client_that_waits_with_its_body_is_answered_and_does_not_hold_the_connection() {
+    let gate = gate().start_here().await;
     for (code, request) in refused_early(&gate, "memberID=7&amount=5") {
         let mut connection = gate.connect_and_send(request.head()).await;
         let answer = connection.answer().await;
         assert_eq!(answer.code(), Some(code), "{answer:#?}");
+        if code == 10 {
+            connection.is_closed().await; // after at most a second, or the time a body may take
+        }
     }
-}
-
-#[tokio::test]
-async fn a_client_that_never_sends_its_body_does_not_hold_the_connection() {
-    let gate = gate().start().await;
-    let mut connection = gate.connect_and_send(Request::post("/nothing", "x".repeat(3000)).head()).await;
-    assert_eq!(connection.answer().await.code(), Some(10));
-    connection.is_closed().await; // after at most a second, or the time a body may take
 }
 
 #[tokio::test]
 async fn fifty_pipelined_requests_get_fifty_answers_in_order() {
-    let mut builder = TestGateway::builder().key("bot");
+    let mut builder = TestGateway::before_http().key("bot");
     for member in 1..=50 {
         builder = builder.points(&member.to_string(), member * 100);
     }
-    let gate = builder.start().await;
+    let gate = builder.start_here().await;
     for _ in ["misses", "hits"] {
         let mut requests = Vec::new();
         for member in 1..=50 {
@@ -133,7 +130,7 @@ async fn fifty_pipelined_requests_get_fifty_answers_in_order() {
 
 #[tokio::test]
 async fn pipelined_requests_split_anywhere_are_read_alike() {
-    let gate = gate().start().await;
+    let gate = gate().start_here().await;
     let one = gate.request("getPoints", "bot", "memberID=8");
     let both = [one.bytes(), one.clone().chunked(3).bytes()].concat();
     for at in (1..both.len()).step_by(7) {
@@ -147,7 +144,7 @@ async fn pipelined_requests_split_anywhere_are_read_alike() {
 
 #[tokio::test]
 async fn a_hundred_continue_comes_only_after_the_key_is_accepted() {
-    let gate = gate().start().await;
+    let gate = gate().start_here().await;
     let expecting = |key: &str| Request::post("/getPoints", "memberID=7").key(key).header("Expect", "100-continue");
     let mut connection = gate.connect().await;
     let request = expecting(gate.secret("bot"));
@@ -168,7 +165,7 @@ async fn a_hundred_continue_comes_only_after_the_key_is_accepted() {
 
 #[tokio::test]
 async fn a_connection_is_kept_until_one_side_wants_it_closed() {
-    let gate = gate().start().await;
+    let gate = gate().start_here().await;
     let mut connection = gate.connect().await;
     let request = gate.request("getPoints", "bot", "memberID=7");
     for _ in 0..20 {
@@ -181,17 +178,8 @@ async fn a_connection_is_kept_until_one_side_wants_it_closed() {
 }
 
 #[tokio::test]
-async fn http_1_0_closes_after_its_answer() {
-    let gate = gate().start().await;
-    let request = String::from_utf8(gate.request("getPoints", "bot", "memberID=7").bytes()).unwrap();
-    let mut connection = gate.connect_and_send(request.replace("HTTP/1.1", "HTTP/1.0")).await;
-    connection.answer().await.is("3");
-    connection.is_closed().await;
-}
-
-#[tokio::test]
 async fn empty_lines_are_skipped_before_a_request_and_refused_without_end() {
-    let gate = gate().start().await;
+    let gate = gate().start_here().await;
     let request = gate.request("getPoints", "bot", "memberID=7").bytes();
     let mut connection = gate.connect().await;
     for _ in 0..2 {
@@ -207,7 +195,7 @@ async fn empty_lines_are_skipped_before_a_request_and_refused_without_end() {
 
 #[tokio::test]
 async fn nothing_after_a_malformed_request_is_read() {
-    let gate = gate().start().await;
+    let gate = gate().start_here().await;
     let bad = gate.request("getPoints", "bot", "memberID=7").header("Content-Length", "10");
     let mut connection = gate.connect().await;
     let hidden = gate.request("setPoints", "bot", "memberID=7&amount=666");

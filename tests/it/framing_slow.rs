@@ -5,10 +5,6 @@
 
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpSocket;
-use tokio::time::timeout;
-
 use crate::support::*;
 
 /// The deadline under test.
@@ -20,12 +16,12 @@ const DRIP: Duration = Duration::from_millis(50);
 async fn gates(short: &str) -> [TestGateway; 2] {
     let gate = || {
         let all = ["header_timeout", "body_timeout", "write_timeout", "idle_timeout"];
-        let gate = TestGateway::builder().key("bot").points("7", 3);
+        let gate = TestGateway::before_http().key("bot").points("7", 3);
         all.iter().fold(gate, |gate, name| {
             gate.set(&format!("server.{name}"), if *name == short { r#""700ms""# } else { r#""60s""# })
         })
     };
-    [gate().start().await, gate().tls().start().await]
+    [gate().start_here().await, gate().tls().start_here().await]
 }
 
 /// A connection that has answered before, or one that has not.
@@ -93,17 +89,6 @@ async fn a_connection_that_never_says_anything_is_closed_without_a_word() {
 }
 
 #[tokio::test]
-async fn a_header_within_its_time_is_read_however_it_comes() {
-    for gate in gates("idle_timeout").await {
-        let mut connection = gate.connect().await;
-        for byte in gate.request("getPoints", "bot", "memberID=7").bytes() {
-            connection.send([byte]).await;
-        }
-        connection.answer().await.is("3");
-    }
-}
-
-#[tokio::test]
 async fn a_body_that_drips_or_stops_is_17_at_its_deadline() {
     let x = "x".repeat(4000);
     for gate in gates("body_timeout").await {
@@ -126,16 +111,6 @@ async fn a_body_that_drips_or_stops_is_17_at_its_deadline() {
             }
         }
         gate.get_points("bot", "7").await.is("3");
-    }
-}
-
-#[tokio::test]
-async fn an_idle_connection_is_closed_without_a_word() {
-    for gate in gates("idle_timeout").await {
-        let began = Instant::now();
-        let mut connection = connection(&gate, true).await;
-        connection.is_closed().await;
-        assert!(began.elapsed() >= SHORT, "{:?}", began.elapsed());
     }
 }
 
@@ -167,9 +142,9 @@ async fn empty_lines_do_not_keep_an_idle_connection() {
 async fn a_client_that_does_not_read_its_answers_is_let_go() {
     let text = "x".repeat(8000);
     for tls in [false, true] {
-        let gate = TestGateway::builder().key("bot").points("7", 3).review("7", 1, "Bo", 5, &text);
+        let gate = TestGateway::before_http().key("bot").points("7", 3).review("7", 1, "Bo", 5, &text);
         let gate = gate.set("server.write_timeout", r#""700ms""#);
-        let gate = if tls { gate.tls() } else { gate }.start().await;
+        let gate = if tls { gate.tls() } else { gate }.start_here().await;
         for reused in [false, true] {
             let began = Instant::now();
             let mut connection = connection(&gate, reused).await;
@@ -185,98 +160,4 @@ async fn a_client_that_does_not_read_its_answers_is_let_go() {
             gate.get_points("bot", "7").await.is("3");
         }
     }
-}
-
-#[tokio::test]
-async fn a_caller_that_is_slow_but_takes_what_it_asked_for_has_it_whole() {
-    let gate = TestGateway::builder().tls().key("bot").points("7", 3).set("server.write_timeout", r#""1s""#);
-    let gate = gate.long_reviews("7").start().await;
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(16 * 1024).unwrap(); // or the kernel would take it in the caller's stead
-    let stream = socket.connect(gate.address()).await.unwrap();
-    let mut stream = gate.tls_client(&["http/1.1"]).shake_hands(stream).await.unwrap();
-    let ask = gate.request("getReviews", "bot", "memberID=7").header("Connection", "close");
-    let began = Instant::now();
-    stream.write_all(&ask.bytes()).await.unwrap();
-    let (mut answer, mut piece) = (Vec::new(), vec![0; 64 * 1024]);
-    loop {
-        let mut taken = 0;
-        while taken < piece.len() {
-            match stream.read(&mut piece[taken..]).await.expect("it was cut") {
-                0 => break,
-                n => taken += n,
-            }
-        }
-        answer.extend_from_slice(&piece[..taken]);
-        if taken < piece.len() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(150)).await; // a caller's pace: 64 KiB of it well within a second
-    }
-    let answer = String::from_utf8(answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    assert!(head.starts_with("HTTP/1.1 200") && body.matches("xxx").count() > 0, "{head}");
-    assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}: {}", body.len());
-    assert!(began.elapsed() > Duration::from_secs(1), "it was as quick as that: {:?}", began.elapsed());
-}
-
-/// Asserts that these are answers with these texts, of which the last may be cut and others missing behind it.
-fn is_a_prefix_of_answers<'t>(received: &str, texts: impl Iterator<Item = &'t str>) {
-    let mut rest = received;
-    for (i, text) in texts.enumerate() {
-        let Some((head, behind)) = rest.split_once("\r\n\r\n") else { break };
-        let answer = Answer::head(head);
-        assert_eq!(answer.status, 200, "answer {i}: {head}");
-        assert_eq!(answer.header("content-length"), Some(&*text.len().to_string()), "answer {i}: {head}");
-        let (body, behind) = behind.split_at(text.len().min(behind.len()));
-        let another = body.find("HTTP/1.1").map(|at| (at, &body[at..]));
-        assert!(text.starts_with(body), "another answer stands in the body of answer {i}, at byte {another:?}");
-        rest = behind;
-    }
-    let status_line = "HTTP/1.1 200 OK";
-    assert!(rest.starts_with(status_line) || status_line.starts_with(rest), "no answer begins so: {rest:?}");
-}
-
-#[tokio::test]
-async fn a_connection_ends_when_its_caller_does_not_take_the_answers_before_a_miss() {
-    // With a hit before each, these are more than the kernel holds for a caller that reads nothing.
-    const MISSES: usize = 8;
-    let gate = TestGateway::before_http().key("bot").set("server.write_timeout", r#""700ms""#).start().await;
-    let (origin, reviews) = (gate.origin(), format!("{{{}}}", "x".repeat(59_000)));
-    origin.put_map("getReviews", "7", &reviews);
-    gate.get_reviews("bot", "7").await.is(&reviews);
-    gate.get_reviews("bot", "7").await.is(&reviews).is_hit();
-    let last = Gate::shut();
-    (1..MISSES).for_each(|_| origin.next("getPoints", Act::Normal));
-    origin.next("getPoints", Act::HoldAll(last.clone()));
-    let hit = gate.request("getReviews", "bot", "memberID=7").bytes();
-    let pipelined = (1..=MISSES).flat_map(|member| {
-        let miss = gate.request("getPoints", "bot", &format!("memberID=10{member}"));
-        // A connection that goes on ends after the last answer, so that what it carried can be looked at.
-        let miss = if member == MISSES { miss.header("Connection", "close") } else { miss };
-        [hit.clone(), miss.bytes()].concat()
-    });
-
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(4096).unwrap(); // or the kernel would take the answers in the caller's stead
-    let mut caller = socket.connect(gate.address()).await.unwrap();
-    let (here, began) = (caller.local_addr().unwrap(), Instant::now());
-    caller.write_all(&pipelined.collect::<Vec<_>>()).await.unwrap();
-    origin.has_been_asked("getPoints", 1).await;
-    let mut received = vec![0; reviews.len()];
-    timeout(PATIENCE, caller.read_exact(&mut received)).await.expect("nothing came").unwrap();
-    // The caller reads no more until the gateway has closed the connection, or has come to the last request on it.
-    eventually(PATIENCE, "the answers are given up", || async {
-        let is_open = gate.tcp_entry(here).is_some_and(|entry| entry.is_established());
-        !is_open || origin.asked("getPoints") == MISSES
-    })
-    .await;
-    assert!(began.elapsed() >= SHORT, "{:?}", began.elapsed());
-    last.open();
-    let _ = timeout(PATIENCE, caller.read_to_end(&mut received)).await.expect("no end came"); // a reset
-    let received = String::from_utf8(received).unwrap();
-    is_a_prefix_of_answers(&received, (0..MISSES).flat_map(|_| [&*reviews, "0"]));
-    let asked = origin.asked("getPoints");
-    assert!(asked < MISSES, "the connection went on: {asked} misses");
-    assert!(gate.tcp_entry(here).is_none_or(|entry| !entry.is_established()), "the connection is open");
 }

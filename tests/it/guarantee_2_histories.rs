@@ -113,7 +113,8 @@ async fn guarantee_2_histories_with_answers_that_expire_all_the_time_are_lineari
 async fn guarantee_2_histories_of_two_learned_keys_of_one_guild_are_linearizable() {
     let mut hits = 0;
     for seed in 20..22 {
-        let gate = TestGateway::before_http().key("bot").key("other").keys_at_the_origin().seed(seed).start().await;
+        let gate =
+            TestGateway::before_http().key("bot").key("other").keys_at_the_origin().seed(seed).start_here().await;
         gate.origin().always(Act::Jitter(6));
         hits += histories_of_keys_are_linearizable(&gate, &["bot", "other"], seed).await;
     }

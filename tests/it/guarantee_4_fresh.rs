@@ -76,7 +76,7 @@ fn ttl_of(answer: &Answer) -> u64 {
 
 #[tokio::test]
 async fn guarantee_4_neither_an_origins_failure_nor_a_refusal_is_cached() {
-    let gate = gate().set("origin.timeout", r#""300ms""#).set("origin.retries", "0").start().await;
+    let gate = gate().set("origin.timeout", r#""300ms""#).set("origin.retries", "0").start_here().await;
     let failures = [
         Act::say(500, "<html>"),
         Act::say(503, "later"),
@@ -110,7 +110,7 @@ async fn a_stale_answer_stands_in_while_the_origin_fails_and_a_refusal_is_no_fai
         .set("cache.points.ttl", r#""100ms""#)
         .set("cache.points.stale_if_error", r#""10m""#)
         .set("origin.timeout", r#""300ms""#)
-        .start()
+        .start_here()
         .await;
     let failures = [Act::say(500, "<html>"), Act::say(503, "later"), Act::Cut(Cut::BeforeHeader), Act::Stall];
     for failure in failures {

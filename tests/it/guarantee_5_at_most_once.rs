@@ -66,7 +66,7 @@ async fn guarantee_5_whatever_the_origin_does_setpoints_is_sent_once() {
 
 #[tokio::test]
 async fn a_read_never_fails_because_kept_connections_die_idle_or_when_used() {
-    let gate = TestGateway::before_http().key("bot").points("7", 3).start().await;
+    let gate = TestGateway::before_http().key("bot").points("7", 3).start_here().await;
     for member in 101..=130 {
         gate.get_points("bot", &member.to_string()).await.is("0");
         gate.origin().close_idle();

@@ -55,7 +55,7 @@ async fn guarantee_6_who_pays_for_what() {
         gate = gate.set(&format!("limits.tiers.{tier}.rate"), &format!("{rate:?}")).key_of_tier(tier, tier);
         gate = gate.set(&format!("limits.tiers.{tier}.burst"), "1");
     }
-    let gate = gate.start().await;
+    let gate = gate.start_here().await;
     // A neighbour's traffic costs a key nothing.
     for _ in 0..20 {
         gate.get_points("neighbour", "7").await;
@@ -88,6 +88,24 @@ async fn guarantee_6_who_pays_for_what() {
     for _ in 0..50 {
         gate.get_points("bot", "7").await.is("3");
     }
+    // A caller that is no trusted proxy cannot choose who pays; behind one each client has a budget of its own.
+    let from = |n| {
+        Request::post("/getPoints", "memberID=7")
+            .key("nobody")
+            .header("X-Forwarded-For", &format!("6.6.6.6, 198.51.100.{n}"))
+    };
+    gate.send(&from(1)).await.is_too_many();
+    gate.reloaded_with("[server]\n", "[server]\ntrusted_proxies = [\"127.0.0.0/8\"]\n").await;
+    for _ in 0..4 {
+        gate.send(&from(1)).await.is_refused(401, INCORRECT_KEY);
+    }
+    gate.send(&from(1)).await.is_too_many();
+    // Another address may share the bucket by chance; not all of these do.
+    let mut others = 0;
+    for n in 2..6 {
+        others += usize::from(gate.send(&from(n)).await.code() == Some(2));
+    }
+    assert!(others > 0);
     // A rate may be given by second, minute, hour or day.
     for (tier, (rate, n)) in ["second", "minute", "hour", "day"].into_iter().zip(units) {
         gate.get_points(tier, "7").await.is("3");

@@ -70,7 +70,7 @@ async fn guarantee_8_a_unix_socket_takes_places_and_has_no_address() {
         .set("server.listen", r#"["127.0.0.1:0", "unix:gate.sock"]"#)
         .set("server.max_connections", "3")
         .set("server.max_connections_per_address", "1")
-        .start()
+        .start_here()
         .await;
     let request = gate.request("getPoints", "bot", "memberID=7");
     let mut open = Vec::new();
@@ -91,7 +91,7 @@ async fn guarantee_8_a_unix_socket_takes_places_and_has_no_address() {
 #[tokio::test]
 async fn guarantee_8_no_limit_per_address_is_no_limit_and_a_cache_of_no_size_keeps_nothing() {
     let gate = TestGateway::before_http().key("bot").points("7", 3).set("cache.max_size", r#""0B""#);
-    let gate = gate.set("server.max_connections_per_address", "0").start().await;
+    let gate = gate.set("server.max_connections_per_address", "0").start_here().await;
     assert_eq!(served(&gate, 50).await.len(), 50);
     for _ in 0..3 {
         assert_eq!(gate.get_points("bot", "7").await.is("3").cache_status(), "guildgate; fwd=miss");
@@ -99,7 +99,7 @@ async fn guarantee_8_no_limit_per_address_is_no_limit_and_a_cache_of_no_size_kee
 }
 
 #[tokio::test]
-async fn guarantee_8_neither_bodies_that_each_bring_the_next_header_nor_many_unknown_keys_take_memory() {
+async fn guarantee_8_bodies_that_each_bring_the_next_header_take_no_memory() {
     let gate = gate().start().await;
     let request = gate.request("getPoints", "bot", "memberID=7").header("x-more", &"x".repeat(1500)).chunked(4).bytes();
     let (begin, end) = request.split_at(request.len() - 6);
@@ -107,35 +107,14 @@ async fn guarantee_8_neither_bodies_that_each_bring_the_next_header_nor_many_unk
     let mut connection = gate.connect_and_send(begin).await;
     let mut after = Vec::new();
     for _ in 0..4 {
-        for _ in 0..4000 {
+        for _ in 0..2000 {
             connection.send(&next).await;
             connection.answer().await.is("3");
         }
         after.push(gate.resident_kib());
     }
-    // 12,000 headers of 1,600 bytes would be 19 MB.
-    assert!(after[3] < after[0] + 6 * 1024, "resident KiB after every 4,000 requests: {after:?}");
-    // Nor do unknown keys.
-    connection = gate.connect().await;
-    let mut unknown = 0;
-    let mut after = Vec::new();
-    for _ in 0..6 {
-        for _ in 0..200 {
-            let batch: Vec<u8> = (0..50)
-                .flat_map(|i| Request::post("/getPoints", "memberID=7").key(&format!("unknown-{unknown}-{i}")).bytes())
-                .collect();
-            connection.send(batch).await;
-            for _ in 0..50 {
-                connection.answer().await.is_refused(401, INCORRECT_KEY);
-            }
-            unknown += 1;
-        }
-        after.push(gate.resident_kib());
-    }
-    // 40,000 keys after the first two rounds, in which the allocator takes what it will use: a record of 200 bytes for each
-    // would be 8 MB.
-    assert!(after[5] < after[1] + 6 * 1024, "resident KiB after each round of strangers: {after:?}");
-    gate.get_points("bot", "7").await.is("3");
+    // 6,000 headers of 1,600 bytes would be 10 MB.
+    assert!(after[3] < after[0] + 6 * 1024, "resident KiB after every 2,000 requests: {after:?}");
 }
 
 #[test]
@@ -173,7 +152,8 @@ fn guarantee_8_the_cache_takes_no_more_memory_than_it_is_given() {
 
 #[tokio::test]
 async fn guarantee_8_answers_that_are_not_read_wait_in_the_kernel_up_to_a_bound() {
-    let gate = gate().review("7", 1, "Bo", 5, &"x".repeat(8000)).set("server.write_timeout", r#""60s""#).start().await;
+    let gate =
+        gate().review("7", 1, "Bo", 5, &"x".repeat(8000)).set("server.write_timeout", r#""60s""#).start_here().await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap(); // or they would wait on this side
     let mut stream = socket.connect(gate.address()).await.unwrap();

@@ -79,6 +79,19 @@ async fn a_caller_that_hangs_up_gives_its_place_back_while_its_question_goes_on(
         hold.open();
         shares.answer().await.is("3");
         assert_eq!(gate.origin().asked_about("getPoints", "7"), 1, "{way}");
+
+        // One that hangs up within its body.
+        let mut others = [gate.connect().await, gate.connect().await];
+        let callers = [
+            ask(&gate, "setPoints", "memberID=7&amount=9", 12).await,
+            ask(&gate, "setPoints", "memberID=7&amount=9", 12).await,
+        ];
+        gate.has_read_requests().await; // a look before that would take a place
+        assert!(!is_let_in(&gate, &mut others[0]).await, "{way}");
+        let [one, _stays] = callers;
+        let _connection = hang_up(one, way).await;
+        until_let_in(&gate, &mut others[1], HUNDRED_MS_AND_SLACK, way).await;
+        others[1].ask(&gate.request("getPoints", "other", "memberID=7")).await.is("3");
     }
 }
 
@@ -103,22 +116,8 @@ async fn a_stop_waits_for_the_writes_of_callers_that_hung_up() {
 }
 
 #[tokio::test]
-async fn a_caller_that_hangs_up_within_its_body_gives_its_place_back() {
-    for way in WAYS {
-        let gate = gate(1).start().await;
-        let mut stays = gate.connect().await;
-        let caller = ask(&gate, "setPoints", "memberID=7&amount=9", 12).await;
-        gate.has_read_requests().await; // a look before that would take the place
-        assert!(!is_let_in(&gate, &mut stays).await, "{way}");
-        let _connection = hang_up(caller, way).await;
-        until_let_in(&gate, &mut stays, HUNDRED_MS_AND_SLACK, way).await;
-        stays.ask(&gate.request("getPoints", "other", "memberID=7")).await.is("3");
-    }
-}
-
-#[tokio::test]
 async fn a_caller_that_has_only_finished_sending_keeps_its_place_and_gets_its_answer() {
-    let gate = gate(1).start().await;
+    let gate = gate(1).start_here().await;
     let mut stays = gate.connect().await;
     let hold = Gate::shut();
     gate.origin().next("getPoints", Act::HoldAll(hold.clone()));

@@ -138,7 +138,7 @@ async fn guarantee_8_refused_requests_whose_answers_wait_for_the_peer_keep_no_me
 
 #[tokio::test]
 async fn an_honest_caller_is_never_taken_for_a_flood() {
-    let gate = gate().start().await;
+    let gate = gate().start_here().await;
     let mut client = gate.http2().await;
     let request = gate.request("getPoints", "bot", "memberID=7");
     for _ in 0..100 {

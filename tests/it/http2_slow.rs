@@ -18,7 +18,7 @@ const DRIP: Duration = Duration::from_millis(50);
 /// A gateway on which only this time-out is short.
 fn gate(short: &str) -> Builder {
     let all = ["header_timeout", "body_timeout", "write_timeout", "idle_timeout"];
-    all.iter().fold(TestGateway::builder().tls().key("bot").points("7", 3), |gate, name| {
+    all.iter().fold(TestGateway::before_http().tls().key("bot").points("7", 3), |gate, name| {
         gate.set(&format!("server.{name}"), if *name == short { r#""700ms""# } else { r#""60s""# })
     })
 }
@@ -44,7 +44,7 @@ fn in_time(began: Instant, what: &str) {
 
 #[tokio::test]
 async fn a_peer_that_does_not_greet_is_let_go() {
-    let gate = gate("header_timeout").start().await;
+    let gate = gate("header_timeout").start_here().await;
     for start in [&b""[..], &PREFACE[..10], PREFACE] {
         let began = Instant::now();
         let mut frames = Frames::over(gate.tls(&["h2"]).await);
@@ -62,7 +62,7 @@ async fn a_peer_that_does_not_greet_is_let_go() {
 #[tokio::test]
 async fn a_header_that_drips_or_stops_ends_the_connection_at_its_deadline() {
     for (short, stream) in [("header_timeout", 1), ("idle_timeout", 5)] {
-        let gate = gate(short).start().await;
+        let gate = gate(short).start_here().await;
         let header = header(&gate, "/getPoints");
         let whole = frame(HEADERS, END_HEADERS, stream, &header);
         for (what, pieces) in [
@@ -85,7 +85,7 @@ async fn a_header_that_drips_or_stops_ends_the_connection_at_its_deadline() {
 
 #[tokio::test]
 async fn a_body_that_drips_or_stops_is_17_and_its_neighbours_are_answered() {
-    let gate = gate("body_timeout").start().await;
+    let gate = gate("body_timeout").start_here().await;
     let mut client = gate.http2().await;
     for nth in ["first", "later"] {
         let began = Instant::now();
@@ -108,7 +108,7 @@ async fn a_body_that_drips_or_stops_is_17_and_its_neighbours_are_answered() {
 
 #[tokio::test]
 async fn an_idle_connection_is_ended_in_good_order_whatever_it_pings() {
-    let gate = gate("idle_timeout").start().await;
+    let gate = gate("idle_timeout").start_here().await;
     for asked in [1, 4] {
         let began = Instant::now();
         let frames = before(&gate, 2 * asked + 1).await;
@@ -123,7 +123,7 @@ async fn an_idle_connection_is_ended_in_good_order_whatever_it_pings() {
 
 #[tokio::test]
 async fn an_answer_for_which_there_is_no_window_is_dropped_in_time() {
-    let gate = gate("write_timeout").start().await;
+    let gate = gate("write_timeout").start_here().await;
     let mut frames = Frames::over(gate.tls(&["h2"]).await);
     // SETTINGS_INITIAL_WINDOW_SIZE: 0.
     frames.greet(&[0, 4, 0, 0, 0, 0]).await;
@@ -142,7 +142,8 @@ async fn an_answer_for_which_there_is_no_window_is_dropped_in_time() {
 #[tokio::test]
 async fn a_peer_that_does_not_read_is_let_go() {
     let text = "x".repeat(2000);
-    let gate = (1..=200).fold(gate("write_timeout"), |gate, id| gate.review("7", id, "Bo", 5, &text)).start().await;
+    let gate =
+        (1..=200).fold(gate("write_timeout"), |gate, id| gate.review("7", id, "Bo", 5, &text)).start_here().await;
     for reused in [false, true] {
         let mut frames = Frames::over(gate.tls(&["h2"]).await);
         // Windows as wide as they get: only the socket is full.

@@ -22,28 +22,15 @@ async fn works(gate: &TestGateway, secret: &str) {
     eventually(SECOND_AND_SLACK, "the new secret works", || async { ask(gate, secret).await.status == 200 }).await;
 }
 
-/// `r` of the `RateLimit` header: what would be let in now.
-fn remaining(answer: &Answer) -> u32 {
-    let header = answer.header("ratelimit").unwrap_or_else(|| panic!("no RateLimit: {answer:#?}"));
-    let r = header.split(';').find_map(|part| part.strip_prefix("r=")).unwrap();
-    r.parse().unwrap()
-}
-
 fn shown(gate: &TestGateway, id: &str) -> serde_json::Value {
     serde_json::from_str(&gate.run(&["key", "show", id, "--json"]).done().stdout).unwrap()
 }
 
 #[tokio::test]
-async fn both_secrets_of_a_rotated_key_are_one_key_with_one_budget_and_neither_is_in_the_stores_files() {
-    let gate = TestGateway::builder()
-        .key("bot")
-        .points("7", 3)
-        .set("limits.tiers.standard.rate", r#""1/h""#)
-        .set("limits.tiers.standard.burst", "1000")
-        .start()
-        .await;
+async fn both_secrets_of_a_rotated_key_are_one_key_and_neither_is_in_the_stores_files() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).start().await;
     let (id, old) = (gate.key_id("bot"), gate.secret("bot").to_owned());
-    assert_eq!(remaining(&ask(&gate, &old).await), 999);
+    ask(&gate, &old).await.is("3");
     // Who reads an older state keeps the WAL from being emptied into the store.
     let reader = rusqlite::Connection::open(gate.world().path("guildgate.db")).unwrap();
     reader.execute_batch("BEGIN; SELECT count(*) FROM key").unwrap();
@@ -62,12 +49,6 @@ async fn both_secrets_of_a_rotated_key_are_one_key_with_one_budget_and_neither_i
             // The random part alone would do for a thief.
             assert!(!holds(&bytes, &secret.as_bytes()[3..46]), "{} holds a key", path.display());
         }
-    }
-    let mut left = remaining(&ask(&gate, &new).await);
-    for secret in [&old, &new, &old, &old, &new] {
-        let now = remaining(&ask(&gate, secret).await);
-        assert_eq!(now, left - 1);
-        left = now;
     }
     let mut after = shown(&gate, &id);
     // Without --overlap it is a day, as the contract's line shows.

@@ -138,33 +138,3 @@ async fn guarantee_7_callers_with_more_connections_than_files_may_be_open_keep_n
     let is_refused = async || kept.ask(&request).await.code() == Some(2);
     eventually(SECOND_AND_SLACK, "the removed key is refused", is_refused).await;
 }
-
-#[tokio::test]
-async fn guarantee_7_more_requests_of_callers_who_hung_up_than_files_may_be_open_keep_no_key_file_from_being_read() {
-    const FILES: usize = 300;
-    let mut gate = TestGateway::before_http().key("bot").key("gone").points("7", 3);
-    for (setting, value) in [("rate", r#""1000/s""#), ("burst", "1000"), ("write_rate", r#""1000/s""#)] {
-        gate = gate.set(&format!("limits.tiers.standard.{setting}"), value);
-    }
-    let gate = gate.launched_by(&["prlimit", "--nofile=300:300"]).start().await;
-    let mut kept = gate.connect().await;
-    kept.ask(&gate.request("getPoints", "gone", "memberID=8")).await;
-    gate.origin().always(Act::Stall);
-    let mut callers = Vec::new();
-    for _ in 0..2 * FILES {
-        let stream = tokio::net::TcpStream::connect(gate.address()).await.unwrap();
-        stream.set_zero_linger().unwrap();
-        let mut caller = Connection::over(stream);
-        // A connection too many is closed.
-        let _ = caller.try_send(gate.request("getPoints", "bot", "memberID=7").bytes()).await;
-        callers.push(caller);
-        if callers.len() == 20 {
-            gate.has_read_requests().await;
-            callers.clear();
-        }
-    }
-    gate.world().remove_key("gone");
-    let request = gate.request("getPoints", "gone", "memberID=8");
-    let is_refused = async || kept.ask(&request).await.code() == Some(2);
-    eventually(SECOND_AND_SLACK, "the removed key is refused", is_refused).await;
-}

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use guildgate::clock::Clock;
+
 use crate::support::*;
 
 /// For how long a key is good in [`gate_that_asks_again`]: once that has passed since an answer, its time is over.
@@ -23,7 +25,7 @@ fn get_points(secret: &str, member: &str) -> Request {
 
 #[tokio::test]
 async fn a_key_that_the_origin_takes_is_answered_from_memory_afterwards_and_an_02_is_remembered() {
-    let gate = gate().key_of_guild("elsewhere", "99").key("twin").set("keys.refused_for", r#""1s""#).start().await;
+    let gate = gate().key_of_guild("elsewhere", "99").key("twin").set("keys.refused_for", r#""1s""#).start_here().await;
     gate.origin().put_points_in("99", "7", 99);
     let first = gate.get_points("bot", "7").await;
     assert!(
@@ -104,12 +106,12 @@ async fn an_unknown_key_is_asked_about_once_however_many_requests_bring_it_and_a
 #[tokio::test]
 async fn a_key_whose_time_is_over_gets_nothing_from_memory_and_its_write_is_itself_the_question() {
     let gate = gate_that_asks_again().key("writer").key("unlucky").set("cache.points.ttl", r#""1h""#);
-    let gate = gate.set("cache.points.stale_if_error", r#""1h""#).start().await;
+    let gate = gate.set("cache.points.stale_if_error", r#""1h""#).start_here_at(Clock::manual(unix_now())).await;
     for key in ["bot", "unlucky", "writer"] {
         gate.get_points(key, "7").await.is("3");
     }
     gate.origin().lock_out(gate.secret("bot"));
-    tokio::time::sleep(ACCEPTED_FOR).await; // that its time is over shows in nothing else
+    gate.gateway().clock().advance(2 * ACCEPTED_FOR);
     assert_eq!(gate.origin().asked("getPoints"), 3);
     gate.set_points("writer", "8", 5).await.is("Successfully set 'Ada' points to '5'");
     assert_eq!((gate.origin().asked("getPoints"), gate.origin().asked("setPoints")), (3, 1));

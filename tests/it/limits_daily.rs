@@ -46,22 +46,3 @@ async fn a_days_count_goes_on_after_a_restart_and_that_of_more_than_a_second_ago
     }))
     .await;
 }
-
-#[tokio::test]
-async fn two_servers_on_one_store_come_to_know_of_each_others_counts() {
-    let gate = daily(TestGateway::on(Kind::Postgres)).start().await;
-    for _ in 0..3 {
-        gate.get_points("bot", "7").await.is("3");
-    }
-    tokio::time::sleep(WRITTEN_DOWN).await;
-    let mut second = gate.world().serve(&[]);
-    let address = second.ready().await;
-    let ask = || async {
-        let request = gate.request("getPoints", "bot", "memberID=7");
-        Connection::to(address).await.ask(&request).await
-    };
-    assert_eq!(ask().await.status, 200);
-    assert_eq!(ask().await.status, 200);
-    assert_eq!(ask().await.code(), Some(12));
-    second.kill_hard();
-}

@@ -1,4 +1,4 @@
-//! `limits.shadow = true` is an open gate: the log, a metric and every page of the dashboard say so, for as long as it is in
+//! A candidate refuses nothing, and `limits.shadow = true` is an open gate: the log, a metric and every page of the dashboard say so, for as long as it is in
 //! force.
 
 use crate::support::*;
@@ -15,6 +15,9 @@ async fn shadow_is_told_by_the_log_the_metrics_and_every_page_while_it_is_in_for
         .set("limits.tiers.slow.burst", "2")
         .set("limits.tiers.slow.rate", r#""1/h""#)
         .set("limits.tiers.slow.daily", "1")
+        .key_of_tier("trial", "trial")
+        .set("limits.tiers.trial.candidate", r#"{ rate = "1/h", burst = 2 }"#)
+        .set("log.access", r#""access.log""#)
         .set("limits.strangers.burst", "1")
         .set("limits.strangers.rate", r#""1/h""#)
         .start()
@@ -36,7 +39,10 @@ async fn shadow_is_told_by_the_log_the_metrics_and_every_page_while_it_is_in_for
     is_shown(true).await;
     for _ in 0..5 {
         gate.get_points("slow", "7").await.is("0");
+        let answer = gate.get_points("trial", "7").await;
+        assert!(!answer.is("0").header("ratelimit-policy").unwrap().contains("candidate"), "{answer:#?}");
     }
+    gate.has_logged("access.log", "who was over the candidate", |line| line.contains(" over_candidate ")).await;
     for _ in 0..5 {
         gate.send(&Request::post("/getPoints", "memberID=7").key("stranger")).await.is_refused(401, INCORRECT_KEY);
     }
@@ -44,6 +50,7 @@ async fn shadow_is_told_by_the_log_the_metrics_and_every_page_while_it_is_in_for
     for sample in [
         "guildgate_over_address_limit_total 4\n",
         "guildgate_over_limit_total{tier=\"slow\",limit=\"daily\"} 4\n",
+        "guildgate_over_limit_total{tier=\"trial\",limit=\"candidate\"} 3\n",
         "guildgate_limits_shadow 1",
     ] {
         assert!(counted.contains(sample), "{sample}{counted}");

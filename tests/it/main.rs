@@ -1,6 +1,6 @@
-//! Guildgate from the outside: the real binary, real sockets, real files. A module's name says
-//! which part of `docs/contract.md` it holds; each test starts its own gateway on its own port in
-//! its own folder.
+//! Guildgate from the outside: real sockets and real files. A module's name says which part of `docs/contract.md` it holds;
+//! each test starts its own gateway on its own port in its own folder: the real binary, or the same parts in the test's
+//! own process (`support/here.rs`) where the process is no part of the promise.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -20,7 +20,6 @@ mod otlp;
 
 mod origin_at_its_worst;
 mod origin_places;
-mod upstream_connections;
 mod upstream_health;
 mod upstream_tls;
 mod upstreams;
@@ -31,7 +30,6 @@ mod framing_close;
 mod framing_connection;
 mod framing_header;
 mod framing_slow;
-mod framing_smuggling;
 
 mod http2;
 mod http2_floods;
@@ -100,7 +98,6 @@ mod store_backup;
 mod store_defect;
 mod store_faults;
 mod store_refused;
-mod trusted_proxies;
 mod unsent;
 
 mod cluster_bad_redis;

@@ -96,7 +96,7 @@ fn unknown_keys() -> Vec<Request> {
 
 #[tokio::test]
 async fn unknown_keys_together_take_a_quarter() {
-    let gate = gate().keys_at_the_origin().start().await;
+    let gate = gate().keys_at_the_origin().start_here().await;
     gate.get_warns("c", "7").await.is("{}");
     let hold = Gate::shut();
     gate.origin().always(Act::HoldAll(hold.clone()));
@@ -115,7 +115,7 @@ async fn unknown_keys_together_take_a_quarter() {
 #[tokio::test]
 async fn who_waits_longer_than_queue_timeout_is_21_and_the_origin_is_not_asked() {
     let gate = gate().set("origin.max_in_flight", "1").set("origin.queue_timeout", r#""300ms""#);
-    let gate = gate.start().await;
+    let gate = gate.start_here().await;
     let hold = Gate::shut();
     gate.origin().always(Act::HoldAll(hold.clone()));
     let mut held = send(&gate, "a", "getPoints", "memberID=1").await;
@@ -132,32 +132,9 @@ async fn who_waits_longer_than_queue_timeout_is_21_and_the_origin_is_not_asked()
 }
 
 #[tokio::test]
-async fn whoever_waits_is_answered_in_turn_and_one_too_many_is_21_at_once() {
-    let gate = gate().set("origin.max_in_flight", "1").set("origin.queue_timeout", r#""30s""#);
-    let gate = gate.start().await;
-    let hold = Gate::shut();
-    gate.origin().next("getPoints", Act::HoldAll(hold.clone()));
-    let mut held = send(&gate, "a", "getPoints", "memberID=1").await;
-    gate.origin().has_been_asked("getPoints", 1).await;
-    // There is one place, so one request waits for it: of these, the one that comes first.
-    let mut two = send(&gate, "a", "getPoints", "memberID=2").await;
-    let mut three = send(&gate, "a", "getPoints", "memberID=3").await;
-    let first = tokio::select! {
-        refused = two.answer() => { refused.is_unavailable(); &mut three }
-        refused = three.answer() => { refused.is_unavailable(); &mut two }
-    };
-    // Another key's is the newer one of as many then.
-    gate.get_points("b", "4").await.is_unavailable();
-    hold.open();
-    held.answer().await.is("0");
-    first.answer().await.is("0");
-    assert_eq!(gate.origin().asked("getPoints"), 2);
-}
-
-#[tokio::test]
 async fn a_set_points_that_waits_has_not_begun() {
     let gate = gate().set("origin.max_in_flight", "1").set("origin.queue_timeout", r#""30s""#);
-    let gate = gate.start().await;
+    let gate = gate.start_here().await;
     gate.get_points("b", "7").await.is("0");
     let hold = Gate::shut();
     gate.origin().next("getPoints", Act::HoldAll(hold.clone()));
@@ -177,8 +154,7 @@ async fn a_set_points_that_waits_has_not_begun() {
 
 #[tokio::test]
 async fn a_key_revoked_while_its_requests_wait_for_a_place_is_02_and_the_origin_is_not_asked() {
-    let gate = gate().keys_in_store().set("origin.max_in_flight", "2");
-    let gate = gate.set("origin.queue_timeout", r#""30s""#).start().await;
+    let gate = gate().set("origin.max_in_flight", "2").set("origin.queue_timeout", r#""30s""#).start_here().await;
     let hold = Gate::shut();
     gate.origin().next("getPoints", Act::HoldAll(hold.clone()));
     gate.origin().next("getPoints", Act::HoldAll(hold.clone()));
@@ -194,8 +170,8 @@ async fn a_key_revoked_while_its_requests_wait_for_a_place_is_02_and_the_origin_
         refused = other.answer() => { refused.is_unavailable(); [&mut read, &mut write] }
         refused = write.answer() => { refused.is_unavailable(); [&mut read, &mut other] }
     };
-    gate.run(&["key", "revoke", &gate.key_id("b")]).done();
-    eventually(SECOND_AND_SLACK, "02", || async { gate.get_warns("b", "7").await.code() == Some(2) }).await;
+    gate.world().remove_key("b");
+    gate.reload_here().await;
     hold.open();
     first.answer().await.is("0");
     second.answer().await.is("0");
@@ -208,7 +184,7 @@ async fn a_key_revoked_while_its_requests_wait_for_a_place_is_02_and_the_origin_
 #[tokio::test]
 async fn a_key_that_has_to_wait_holds_up_no_other_that_asks_the_same() {
     let gate = gate().set("origin.max_in_flight", "8").set("origin.queue_timeout", r#""30s""#);
-    let gate = gate.start().await;
+    let gate = gate.start_here().await;
     let hold = Gate::shut();
     gate.origin().always(Act::HoldAll(hold.clone()));
     let held = send_all(&gate, reads(&gate, "a", 2)).await;
@@ -221,38 +197,4 @@ async fn a_key_that_has_to_wait_holds_up_no_other_that_asks_the_same() {
     // Its place has come, and the answer is in memory by then.
     waits.answer().await.is("{}");
     assert_eq!(gate.origin().asked("getWarns"), 1);
-}
-
-#[tokio::test]
-async fn a_reload_passes_the_counts_and_those_who_wait_on() {
-    let gate = gate().key("d").key("e").set("origin.max_in_flight", "2");
-    let mut gate = gate.set("origin.queue_timeout", r#""30s""#).start().await;
-    let hold = Gate::shut();
-    gate.origin().always(Act::HoldAll(hold.clone()));
-    let mut held =
-        vec![send(&gate, "a", "getPoints", "memberID=1").await, send(&gate, "b", "getPoints", "memberID=2").await];
-    gate.origin().has_been_asked("getPoints", 2).await;
-    held.push(send(&gate, "c", "getPoints", "memberID=3").await);
-    held.push(send(&gate, "d", "getPoints", "memberID=4").await);
-    // Another timeout makes another origin; the places that are held still count.
-    reload(&mut gate, "queue_timeout = \"30s\"", "queue_timeout = \"300ms\"").await;
-    gate.get_points("e", "5").await.is_unavailable();
-    assert_eq!(gate.origin().asked("getPoints"), 2);
-    reload(&mut gate, "max_in_flight = 2", "max_in_flight = 4").await;
-    gate.origin().has_been_asked("getPoints", 4).await;
-    gate.get_points("e", "5").await.is_unavailable();
-    hold.open();
-    for connection in &mut held {
-        connection.answer().await.is("0");
-    }
-    assert_eq!(gate.origin().asked("getPoints"), 4);
-    gate.get_points("e", "5").await.is("0");
-}
-
-/// Changes the configuration and waits until it is in force.
-async fn reload(gate: &mut TestGateway, from: &str, to: &str) {
-    let told = |gate: &TestGateway| gate.stderr().matches("configuration reloaded").count();
-    let before = told(gate);
-    gate.reload_with(from, to);
-    eventually(PATIENCE, "the reload", || async { told(gate) > before }).await;
 }

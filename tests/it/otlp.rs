@@ -110,7 +110,7 @@ fn sampled(gate: &TestGateway, operation: &str, body: &str) -> Request {
 #[tokio::test]
 async fn a_sampled_request_is_the_callers_child_and_each_attempt_at_the_origin_is_its_child() {
     let collector = Collector::start(Some(200)).await;
-    let gate =
+    let mut gate =
         collector.of(TestGateway::before_http().tls().key("bot").set("server.base_path", r#""/v1""#)).start().await;
     let request = Request::post("/v1/getPoints", "memberID=7").key(gate.secret("bot")).header("traceparent", SAMPLED);
     let (before, answer, after) = (unix_ns(), gate.send(&request).await, unix_ns());
@@ -167,6 +167,14 @@ async fn a_sampled_request_is_the_callers_child_and_each_attempt_at_the_origin_i
     has(attempts[0], &[("http.response.status_code", "-")]);
     assert_eq!(attempts[0].status.as_ref().unwrap().code, 2, "an error");
     has(attempts[1], &[("http.response.status_code", "200")]);
+
+    // What is queued at the end is sent.
+    let mut connection = gate.connect().await;
+    for _ in 0..1_000 {
+        connection.ask(&request).await.is("0").is_hit();
+    }
+    assert_eq!(gate.stop().await, Some(0));
+    assert_eq!(collector.spans().len(), 1_008);
 }
 
 #[tokio::test]
@@ -193,17 +201,6 @@ async fn the_caller_decides_what_is_sampled_and_else_chance() {
     let at_origin = always.origin().seen().pop().unwrap();
     let expected = format!("00-{}-{}-01", hex(&server.trace_id), hex(&client.span_id));
     assert_eq!((at_origin.header("traceparent"), at_origin.header("tracestate")), (Some(&*expected), None));
-}
-
-#[tokio::test]
-async fn what_is_queued_at_the_end_is_sent() {
-    let collector = Collector::start(Some(200)).await;
-    let mut gate = collector.of(TestGateway::builder().key("bot").points("7", 3)).start().await;
-    for _ in 0..1_000 {
-        gate.send(&sampled(&gate, "getPoints", "memberID=7")).await.is("3");
-    }
-    assert_eq!(gate.stop().await, Some(0));
-    assert_eq!(collector.spans().len(), 1_000);
 }
 
 #[tokio::test]

@@ -58,7 +58,7 @@ async fn a_token_with_a_line_end_is_the_one_without_it() {
 }
 
 #[test]
-fn a_secret_with_what_cannot_be_seen_is_refused_by_its_setting_and_place() {
+fn a_secret_with_what_cannot_be_seen_is_refused_by_its_setting_and_place_and_a_key_on_stdin_is_hashed_as_sent() {
     for setting in ["origin.store", "cluster.redis", "admin.token", "admin.read_token", "admin.bot_token"] {
         let (section, name) = setting.split_once('.').unwrap();
         // Each text from one of the three sources in turn.
@@ -79,10 +79,7 @@ fn a_secret_with_what_cannot_be_seen_is_refused_by_its_setting_and_place() {
             assert!(!ran.stderr.contains(SECRET), "{ran:#?}");
         }
     }
-}
-
-#[test]
-fn a_key_on_stdin_is_hashed_as_callers_send_it() {
+    // A key on standard input is held to the same.
     let world = World::plain();
     let hash = |input: &str| world.run_with_input(&["key", "hash"], input);
     let digest = hash(SECRET).done().stdout;

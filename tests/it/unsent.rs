@@ -18,7 +18,7 @@ const SHORT: &str = r#""2s""#;
 /// A gateway on which only this time-out is short: member 7 has an answer that no kernel holds, member 8 one that it does.
 fn gate(short: &str) -> Builder {
     let all = ["header_timeout", "body_timeout", "write_timeout", "idle_timeout"];
-    let gate = TestGateway::builder().key("bot").long_reviews("7");
+    let gate = TestGateway::before_http().key("bot").long_reviews("7");
     let gate = (900..908).fold(gate, |gate, id| gate.review("8", id, "Bo", 5, &"x".repeat(8000)));
     all.iter()
         .fold(gate, |gate, name| gate.set(&format!("server.{name}"), if *name == short { SHORT } else { r#""60s""# }))
@@ -35,9 +35,10 @@ async fn narrow(gate: &TestGateway) -> TcpStream {
 async fn callers(gate: &TestGateway, request: &[u8]) -> Vec<TcpStream> {
     let mut callers = Vec::new();
     for _ in 0..CALLERS {
-        let mut caller = narrow(gate).await;
+        callers.push(narrow(gate).await);
+    }
+    for caller in &mut callers {
         caller.write_all(request).await.unwrap();
-        callers.push(caller);
     }
     callers
 }
@@ -57,7 +58,7 @@ async fn leave_nothing<T>(gate: &TestGateway, callers: Vec<T>, what: &str) {
 
 #[tokio::test]
 async fn guarantee_8_what_is_not_taken_within_the_write_timeout_leaves_the_kernel() {
-    let gate = gate("write_timeout").start().await;
+    let gate = gate("write_timeout").start_here().await;
     let request = gate.request("getReviews", "bot", "memberID=7");
     leave_nothing(&gate, callers(&gate, &request.bytes()).await, "HTTP/1.1").await;
     let last = request.header("Connection", "close").bytes();
@@ -72,7 +73,7 @@ async fn guarantee_8_what_is_not_taken_within_the_write_timeout_leaves_the_kerne
 async fn a_caller_that_takes_its_last_answer_at_more_than_the_promised_rate_has_it_whole() {
     const RATE: f64 = 48_000.0; // of 32,768 bytes a second
     let gate = (900..924).fold(gate("write_timeout"), |gate, id| gate.review("9", id, "Bo", 5, &"x".repeat(8000)));
-    let gate = gate.start().await;
+    let gate = gate.start_here().await;
     let mut caller = TcpStream::connect(gate.address()).await.unwrap();
     let request = gate.request("getReviews", "bot", "memberID=9").header("Connection", "close");
     caller.write_all(&request.bytes()).await.unwrap();
@@ -87,16 +88,16 @@ async fn a_caller_that_takes_its_last_answer_at_more_than_the_promised_rate_has_
 
 #[tokio::test]
 async fn guarantee_8_what_is_not_taken_through_tls_within_the_write_timeout_leaves_the_kernel() {
-    let gate = gate("write_timeout").tls().start().await;
+    let gate = gate("write_timeout").tls().start_here().await;
     let request = gate.request("getReviews", "bot", "memberID=7");
     for request in [request.bytes(), request.header("Connection", "close").bytes()] {
         let mut callers = Vec::new();
         for _ in 0..CALLERS {
-            let stream = narrow(&gate).await;
-            let mut caller = gate.tls_client(&["http/1.1"]).shake_hands(stream).await.unwrap();
+            callers.push(gate.tls_client(&["http/1.1"]).shake_hands(narrow(&gate).await).await.unwrap());
+        }
+        for caller in &mut callers {
             caller.write_all(&request).await.unwrap();
             caller.flush().await.unwrap();
-            callers.push(caller);
         }
         leave_nothing(&gate, callers, "TLS").await;
     }
@@ -104,27 +105,29 @@ async fn guarantee_8_what_is_not_taken_through_tls_within_the_write_timeout_leav
 
 #[tokio::test]
 async fn guarantee_8_what_is_not_taken_over_http_2_within_the_write_timeout_leaves_the_kernel() {
-    let gate = gate("write_timeout").tls().start().await;
+    let gate = gate("write_timeout").tls().start_here().await;
     let mut callers = Vec::new();
     for _ in 0..CALLERS {
         let stream = narrow(&gate).await;
         let mut caller = Frames::over(gate.tls_client(&["h2"]).shake_hands(stream).await.unwrap());
         // Windows as wide as they get: only the socket is full.
         caller.greet(&[0, 4, 0x7f, 0xff, 0xff, 0xff]).await;
-        let ask = [
-            frame(WINDOW_UPDATE, 0, 0, &[0x7f, 0, 0, 0]),
-            frame(HEADERS, END_HEADERS, 1, &header(&gate, "/getReviews")),
-            frame(DATA, END_STREAM, 1, b"memberID=7"),
-        ];
-        caller.send(ask.concat()).await;
         callers.push(caller);
+    }
+    let ask = [
+        frame(WINDOW_UPDATE, 0, 0, &[0x7f, 0, 0, 0]),
+        frame(HEADERS, END_HEADERS, 1, &header(&gate, "/getReviews")),
+        frame(DATA, END_STREAM, 1, b"memberID=7"),
+    ];
+    for caller in &mut callers {
+        caller.send(ask.concat()).await;
     }
     leave_nothing(&gate, callers, "HTTP/2").await;
 }
 
 #[tokio::test]
 async fn guarantee_8_what_an_idle_caller_does_not_take_leaves_the_kernel() {
-    let gate = gate("idle_timeout").set("server.write_timeout", SHORT).start().await;
+    let gate = gate("idle_timeout").set("server.write_timeout", SHORT).start_here().await;
     let request = gate.request("getReviews", "bot", "memberID=8").bytes();
     leave_nothing(&gate, callers(&gate, &request).await, "idle").await;
 }
@@ -132,7 +135,7 @@ async fn guarantee_8_what_an_idle_caller_does_not_take_leaves_the_kernel() {
 #[tokio::test]
 async fn guarantee_8_what_a_caller_does_not_take_before_a_17_leaves_the_kernel() {
     for (short, begun) in [("header_timeout", 20), ("body_timeout", usize::MAX)] {
-        let gate = gate(short).start().await;
+        let gate = gate(short).start_here().await;
         let request = gate.request("getReviews", "bot", "memberID=8").bytes();
         let next = gate.request("setPoints", "bot", &"x".repeat(4000)).bytes();
         let next = &next[..begun.min(next.len() - 10)];
@@ -151,24 +154,4 @@ async fn guarantee_8_what_is_not_taken_at_the_end_of_a_drain_leaves_the_kernel()
     eventually(PATIENCE, "there is more than they take", async || unsent(&gate) == all.len()).await;
     assert_eq!(gate.stop().await, Some(0));
     eventually(PATIENCE, "nothing is left in the kernel", async || unsent(&gate) == 0).await;
-}
-
-#[tokio::test]
-async fn a_last_answer_that_is_in_the_kernel_reaches_a_caller_that_takes_it_slowly() {
-    let gate = gate("").start().await;
-    let request = gate.request("getReviews", "bot", "memberID=8").header("Connection", "close").bytes();
-    let mut caller = narrow(&gate).await;
-    caller.write_all(&request).await.unwrap();
-    let (mut answer, mut piece, began) = (Vec::new(), vec![0; 20_000], Instant::now());
-    loop {
-        let n =
-            tokio::time::timeout(PATIENCE, caller.read(&mut piece)).await.expect("nothing came").expect("it was cut");
-        if n == 0 {
-            break;
-        }
-        answer.extend_from_slice(&piece[..n]);
-        tokio::time::sleep(Duration::from_millis(60)).await; // a caller's pace: twice the drain's second in all
-    }
-    assert!(answer.len() > 60_000 && answer.ends_with(b"}"), "{} bytes", answer.len());
-    assert!(began.elapsed() > Duration::from_millis(1500), "it was as quick as that: {:?}", began.elapsed());
 }

@@ -19,6 +19,12 @@ fn get_points(key: &str, member: &str) -> Request {
     Request::post("/getPoints", format!("memberID={member}")).key(key)
 }
 
+/// A gateway in this process with this upstream and this `origin.tls`, and these files beside it.
+async fn gate(origin: &ScriptedOrigin, tls: &str, files: &[(&'static str, String)]) -> TestGateway {
+    let builder = TestGateway::before_http().key("bot").upstreams([origin.url()]).set("origin.tls", tls);
+    files.iter().fold(builder, |builder, (name, text)| builder.file(name, text)).start_here().await
+}
+
 /// The gateway's answer in this world, and its stderr.
 async fn asked(world: &World, key: &str) -> (Answer, Process) {
     let mut process = world.serve(&[]);
@@ -37,13 +43,13 @@ async fn an_upstream_with_a_certificate_of_the_named_authority_is_asked_on_one_c
     ] {
         let origin = ScriptedOrigin::start_tls(config).await;
         origin.put_points("7", 3);
-        let (world, key) = world(&origin, r#"{ ca = "ca.pem" }"#, &[("ca.pem", authority.pem())]).await;
-        let mut process = world.serve(&[]);
-        let mut connection = Connection::to(process.ready().await).await;
-        connection.ask(&get_points(&key, "7")).await.is("3");
-        let write = Request::post("/setPoints", "memberID=7&amount=5").key(&key);
+        let gate = gate(&origin, r#"{ ca = "ca.pem" }"#, &[("ca.pem", authority.pem())]).await;
+        // Within one thread of the gateway, which keeps its connections to itself.
+        let mut connection = gate.connect().await;
+        connection.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("3");
+        let write = gate.request("setPoints", "bot", "memberID=7&amount=5");
         connection.ask(&write).await.is("Successfully set 'Ada' points to '5'");
-        connection.ask(&get_points(&key, "7")).await.is("5");
+        connection.ask(&gate.request("getPoints", "bot", "memberID=7")).await.is("5");
         assert!(origin.seen().iter().all(|seen| seen.connection == 0), "{:#?}", origin.seen());
     }
 }
@@ -52,8 +58,8 @@ async fn an_upstream_with_a_certificate_of_the_named_authority_is_asked_on_one_c
 async fn a_certificate_that_has_signed_itself_is_trusted_where_it_is_named() {
     let (config, certificate, _) = Authority::self_signed("127.0.0.1");
     let origin = ScriptedOrigin::start_tls(config).await;
-    let (world, key) = world(&origin, r#"{ ca = "ca.pem" }"#, &[("ca.pem", certificate)]).await;
-    asked(&world, &key).await.0.is("0");
+    let gate = gate(&origin, r#"{ ca = "ca.pem" }"#, &[("ca.pem", certificate)]).await;
+    gate.get_points("bot", "7").await.is("0");
 }
 
 #[tokio::test]
@@ -78,18 +84,6 @@ async fn whoever_cannot_prove_the_name_is_sent_nothing() {
 }
 
 #[tokio::test]
-async fn an_upstream_without_tls_is_sent_nothing_where_https_was_asked_for() {
-    let origin = ScriptedOrigin::start(0).await;
-    let builder = TestGateway::before_http().key("bot").upstreams([origin.url().replace("http:", "https:")]);
-    let gate = builder.set("origin.tls", r#"{ ca = "ca.pem" }"#).set("origin.connect_timeout", r#""300ms""#);
-    let (world, _, secrets) = gate.prepare().await;
-    world.write("ca.pem", Authority::new().pem());
-    let (answer, _process) = asked(&world, &secrets["bot"]).await;
-    answer.is_unavailable();
-    assert_eq!(origin.seen().len(), 0);
-}
-
-#[tokio::test]
 async fn the_certificate_is_for_the_host_without_its_port_or_for_server_name() {
     let authority = Authority::new();
     let origin = ScriptedOrigin::start_tls(authority.server("guilds.example.org")).await;
@@ -100,10 +94,8 @@ async fn the_certificate_is_for_the_host_without_its_port_or_for_server_name() {
     ] {
         let builder = TestGateway::before_http().key("bot").upstreams([origin.url()]);
         let builder = builder.set("origin.tls", tls).set("origin.host", &format!("{host:?}"));
-        let (world, _, secrets) = builder.prepare().await;
-        world.write("ca.pem", authority.pem());
-        let (answer, _process) = asked(&world, &secrets["bot"]).await;
-        answer.is("0");
+        let gate = builder.file("ca.pem", &authority.pem()).start_here().await;
+        gate.get_points("bot", "7").await.is("0");
         assert_eq!(origin.seen().last().unwrap().header("host"), Some(host));
     }
 }
@@ -130,25 +122,21 @@ async fn without_a_named_authority_the_systems_are_trusted() {
 async fn an_upstream_that_asks_who_we_are_is_told_by_certificate() {
     let (authority, clients) = (Authority::new(), Authority::new());
     let origin = ScriptedOrigin::start_tls(authority.server_for("127.0.0.1", &clients)).await;
-    let anonymous = r#"{ ca = "ca.pem" }"#;
-    let (unknown, key) = world(&origin, anonymous, &[("ca.pem", authority.pem())]).await;
-    let (answer, _process) = asked(&unknown, &key).await;
-    answer.is_refused(502, NO_ANSWER);
+    let unknown = gate(&origin, r#"{ ca = "ca.pem" }"#, &[("ca.pem", authority.pem())]).await;
+    unknown.get_points("bot", "7").await.is_refused(502, NO_ANSWER);
     assert_eq!(origin.seen().len(), 0);
 
     let (certificate, private_key) = clients.client();
     let files = [("ca.pem", authority.pem()), ("client.pem", certificate), ("client.key", private_key)];
     let named = r#"{ ca = "ca.pem", certificate = "client.pem", private_key = "client.key" }"#;
-    let (known, key) = world(&origin, named, &files).await;
-    let (answer, process) = asked(&known, &key).await;
-    answer.is("0");
-    let private_key = known.text("client.key");
-    let secret = private_key.lines().nth(1).unwrap();
-    assert!(!process.stderr().contains(secret) && !known.run(&["check"]).done().stdout.contains(secret));
+    let known = gate(&origin, named, &files).await;
+    known.get_points("bot", "7").await.is("0");
+    let secret = files[2].1.lines().nth(1).unwrap();
+    assert!(!known.run(&["check"]).done().stdout.contains(secret));
 }
 
 #[tokio::test]
-async fn files_that_cannot_be_used_end_check_and_serve_and_are_named() {
+async fn files_that_cannot_be_used_are_named() {
     let authority = Authority::new();
     let origin = ScriptedOrigin::start_tls(authority.server("127.0.0.1")).await;
     let ((certificate, key), (_, other_key)) = (authority.client(), authority.client());
@@ -180,10 +168,8 @@ async fn files_that_cannot_be_used_end_check_and_serve_and_are_named() {
         ),
     ] {
         let (world, _) = world(&origin, tls, &files).await;
-        world.run(&["check"]).failed(2).names(&named);
-        let mut process = world.serve(&[]);
-        assert_eq!(process.exit().await, Some(2), "{tls}: {}", process.stderr());
-        assert!(named.iter().all(|name| process.stderr().contains(name)), "{}", process.stderr());
+        let said = world.faults();
+        assert!(named.iter().all(|name| said.contains(name)), "{tls}: {said}");
     }
 }
 

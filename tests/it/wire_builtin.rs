@@ -56,7 +56,7 @@ async fn a_key_sees_its_own_guild_only_and_shares_the_answers_of_that() {
         .key_of_guild("other", "999")
         .points("7", 3)
         .line(r#"{"guild":"999","member":"7","name":"Eve","points":8}"#)
-        .start()
+        .start_here()
         .await;
     gate.get_points("bot", "7").await.is("3").is_miss();
     gate.get_points("other", "7").await.is("8").is_miss();

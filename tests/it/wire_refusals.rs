@@ -71,8 +71,10 @@ fn rows(gate: &TestGateway) -> Vec<(Request, u16, String)> {
 }
 
 #[tokio::test]
-async fn every_row_of_the_table_has_its_status_and_its_line() {
-    let gate = TestGateway::builder().key("bot").read_key("reader").points("7", 3).start().await;
+async fn every_row_of_the_table_has_its_line_and_its_status_or_200_where_the_operator_says_so() {
+    let gate = TestGateway::before_http().key("bot").read_key("reader").key_of_tier("slow", "slow").points("7", 3);
+    let gate = gate.set("answers.error_status", r#""http""#).set("answers.service_name", r#""Night's Watch""#);
+    let gate = gate.set("limits.tiers.slow.rate", r#""1/m""#).set("limits.tiers.slow.burst", "1").start_here().await;
     for (request, status, line) in rows(&gate) {
         let answer = gate.send(&request).await;
         assert_eq!((answer.status, &answer.body), (status, &line), "{request:?}");
@@ -92,21 +94,7 @@ async fn every_row_of_the_table_has_its_status_and_its_line() {
     {
         next.is("3");
     }
-}
-
-#[tokio::test]
-async fn with_error_status_ok_every_refusal_has_status_200_and_the_operators_words() {
-    let gate = TestGateway::before_http()
-        .set("answers.error_status", r#""ok""#)
-        .set("answers.service_name", r#""Night's Watch""#)
-        .set("answers.key_command", r#""/keys new""#)
-        .set("limits.tiers.slow.rate", r#""1/m""#)
-        .set("limits.tiers.slow.burst", "1")
-        .key_of_tier("slow", "slow")
-        .key("bot")
-        .read_key("reader")
-        .start()
-        .await;
+    gate.reloaded_with("error_status = \"http\"", "error_status = \"ok\"\nkey_command = \"/keys new\"").await;
     for (request, status, line) in rows(&gate) {
         let answer = gate.send(&request).await;
         let line = line.replace("/apikey create", "/keys new");
@@ -115,8 +103,8 @@ async fn with_error_status_ok_every_refusal_has_status_200_and_the_operators_wor
     }
     gate.origin().next("getPoints", Act::say(500, "03 | Is X still on guild?"));
     let line = "03 | Error while retrieving guild using this API key. Is Night's Watch still on guild?";
-    gate.get_points("bot", "7").await.is_refused(200, line);
-    gate.get_points("slow", "7").await.is("0");
+    gate.get_points("bot", "8").await.is_refused(200, line);
+    gate.get_points("slow", "7").await.is("3");
     let answer = gate.get_points("slow", "7").await;
     answer.is_a_refusal();
     assert_eq!((answer.status, answer.code()), (200, Some(12)), "{answer:#?}");

@@ -53,7 +53,7 @@ async fn a_trusted_proxys_harmless_request_id_is_the_requests_own() {
 
 #[tokio::test]
 async fn a_callers_trace_goes_on_to_the_origin_under_a_new_parent_and_none_is_made_up() {
-    let gate = gate().start().await;
+    let gate = gate().start_here().await;
     let longest = format!("a={}", "x".repeat(510));
     let mut parents = std::collections::HashSet::from(["00f067aa0ba902b7".to_owned()]);
     for operation in ["getPoints", "setPoints", "getWarns"] {

@@ -5,8 +5,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
+use guildgate::clock::Clock;
+use guildgate::model::{Digest, Scope};
+use guildgate::store::KeyRecord;
 use sha2::{Digest as _, Sha256};
 
+use super::here::{self, Here};
 use super::{Identity, Postgres, ScriptedOrigin, TestGateway, World};
 
 /// The guild that everything belongs to where a test names none.
@@ -57,6 +61,8 @@ pub struct Builder {
     lines: String,
     launcher: Vec<&'static str>,
     folders: Vec<&'static str>,
+    /// Files by their names, with what is in them.
+    files: Vec<(&'static str, String)>,
     /// A folder, and the KiB of the disk that is mounted over it.
     small_disk: Option<(&'static str, u64)>,
 }
@@ -66,6 +72,23 @@ struct KeySpec {
     guild: String,
     tier: Option<String>,
     scope: Option<&'static str>,
+}
+
+impl KeySpec {
+    fn record(&self, secret: &str) -> KeyRecord {
+        KeyRecord {
+            id: self.name.as_str().into(),
+            name: self.name.clone(),
+            guild: self.guild.parse().unwrap(),
+            digest: Digest::of(secret.as_bytes()),
+            tier: self.tier.clone(),
+            scope: if self.scope.is_some() { Scope::Read } else { Scope::Write },
+            created: 0,
+            expires: None,
+            last_used: None,
+            previous: None,
+        }
+    }
 }
 
 struct WarnSpec {
@@ -100,6 +123,7 @@ impl Builder {
             lines: String::new(),
             launcher: Vec::new(),
             folders: Vec::new(),
+            files: Vec::new(),
             small_disk: None,
         };
         // Limits stand wide open, so that only a test that sets one meets one.
@@ -219,6 +243,12 @@ impl Builder {
         self
     }
 
+    /// Another file in the world's folder.
+    pub fn file(mut self, name: &'static str, text: &str) -> Builder {
+        self.files.push((name, text.to_owned()));
+        self
+    }
+
     /// Another folder in the world's.
     pub fn folder(mut self, name: &'static str) -> Builder {
         self.folders.push(name);
@@ -253,8 +283,44 @@ impl Builder {
         TestGateway::serve(world, origin, secrets).await
     }
 
+    /// As [`Builder::start`], in the test's own process and without any command.
+    pub async fn start_here(self) -> TestGateway {
+        self.start_here_at(Clock::system()).await
+    }
+
+    /// As [`Builder::start_here`], by a clock of the test's.
+    pub async fn start_here_at(self, clock: Clock) -> TestGateway {
+        let (builder, world, origin) = self.make_world().await;
+        let secrets = match (builder.keys_at, &origin) {
+            (KeysAt::Store, _) => {
+                builder.keys.iter().map(|key| (key.name.clone(), foreign_secret(&key.name))).collect()
+            }
+            (KeysAt::Origin, Some(origin)) => builder.tell_keys(origin),
+            (KeysAt::File | KeysAt::Origin, _) => builder.write_key_file(&world),
+        };
+        let in_store = builder.keys.iter().filter(|_| builder.keys_at == KeysAt::Store);
+        let in_store = in_store.map(|key| key.record(&secrets[&key.name])).collect();
+        let store = here::store(&world, builder.records(), in_store).await;
+        let here = Here::start(&world, store, clock).await;
+        TestGateway::here(world, origin, secrets, here)
+    }
+
     /// As [`Builder::start`], but nothing is started.
-    pub async fn prepare(mut self) -> (World, Option<ScriptedOrigin>, HashMap<String, String>) {
+    pub async fn prepare(self) -> (World, Option<ScriptedOrigin>, HashMap<String, String>) {
+        let (builder, world, origin) = self.make_world().await;
+        if builder.kind != Kind::Http || builder.keys_at == KeysAt::Store {
+            world.import(&builder.records()).done();
+        }
+        let secrets = match (builder.keys_at, &origin) {
+            (KeysAt::Store, _) => builder.create_keys(&world),
+            (KeysAt::Origin, Some(origin)) => builder.tell_keys(origin),
+            (KeysAt::File | KeysAt::Origin, _) => builder.write_key_file(&world),
+        };
+        (world, origin, secrets)
+    }
+
+    /// The world with its configuration, and the origin that the gateway brings.
+    async fn make_world(mut self) -> (Builder, World, Option<ScriptedOrigin>) {
         let mut origin = None;
         match self.kind {
             Kind::Builtin => {}
@@ -280,15 +346,8 @@ impl Builder {
         if self.config["server"].contains_key("tls") {
             world.put_identity(&Identity::new());
         }
-        if self.kind != Kind::Http || self.keys_at == KeysAt::Store {
-            world.import(&self.records()).done();
-        }
-        let secrets = match (self.keys_at, &origin) {
-            (KeysAt::Store, _) => self.create_keys(&world),
-            (KeysAt::Origin, Some(origin)) => self.tell_keys(origin),
-            (KeysAt::File | KeysAt::Origin, _) => self.write_key_file(&world),
-        };
-        (world, origin, secrets)
+        self.files.iter().for_each(|(name, text)| drop(world.write(name, text)));
+        (self, world, origin)
     }
 
     fn toml(&self) -> String {

@@ -1,15 +1,18 @@
 //! A running gateway of a test, with its folder, its origin and its keys: sends requests to it, runs commands while
 //! it runs, restarts it, kills it or has another process take its place. It is the real binary, reached only by its
-//! sockets and files.
+//! sockets and files, or [`Here`], in the test's own process behind the same sockets.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use guildgate::gateway::Gateway;
 use nix::sys::signal::Signal;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use super::frames::Frames;
+use super::here::Here;
 use super::{
     Answer, Builder, Connection, Http2, Kind, PATIENCE, Process, Ran, Request, ScriptedOrigin, TcpEntry, TlsClient,
     World, eventually,
@@ -20,8 +23,14 @@ pub struct TestGateway {
     world: World,
     origin: Option<ScriptedOrigin>,
     secrets: HashMap<String, String>,
-    process: Process,
+    server: Served,
     address: SocketAddr,
+}
+
+/// Who serves.
+enum Served {
+    Process(Process),
+    Here(Here),
 }
 
 impl TestGateway {
@@ -46,21 +55,50 @@ impl TestGateway {
     ) -> TestGateway {
         let mut process = world.serve(&[]);
         let address = process.ready().await;
-        TestGateway { world, origin, secrets, process, address }
+        TestGateway { world, origin, secrets, server: Served::Process(process), address }
+    }
+
+    pub(super) fn here(
+        world: World,
+        origin: Option<ScriptedOrigin>,
+        secrets: HashMap<String, String>,
+        here: Here,
+    ) -> TestGateway {
+        let address = here.address;
+        TestGateway { world, origin, secrets, server: Served::Here(here), address }
+    }
+
+    /// The gateway itself, if it is in the test's own process.
+    pub fn gateway(&self) -> &Arc<Gateway> {
+        match &self.server {
+            Served::Here(here) => &here.gateway,
+            Served::Process(_) => panic!("this gateway is another process's"),
+        }
+    }
+
+    fn own(&self) -> &Process {
+        match &self.server {
+            Served::Process(process) => process,
+            Served::Here(_) => panic!("this gateway is in the test's own process"),
+        }
     }
 
     /// The process dies without a chance to tidy up, and another one starts on the same world.
     pub async fn restart_after_kill(&mut self) {
-        self.process.kill_hard();
-        self.process = self.world.serve(&[]);
-        self.address = self.process.ready().await;
+        self.process().kill_hard();
+        self.start_again().await;
+    }
+
+    async fn start_again(&mut self) {
+        let mut process = self.world.serve(&[]);
+        self.address = process.ready().await;
+        self.server = Served::Process(process);
     }
 
     /// The process is told to stop, and another one starts on the same world. The first's exit code.
     pub async fn restart(&mut self) -> Option<i32> {
         let code = self.stop().await;
-        self.process = self.world.serve(&[]);
-        self.address = self.process.ready().await;
+        self.start_again().await;
         code
     }
 
@@ -74,7 +112,7 @@ impl TestGateway {
         let address = next.ready().await;
         assert_eq!(address, self.address, "the address is another one");
         next.has_said("took over").await;
-        std::mem::replace(&mut self.process, next)
+        std::mem::replace(self.process(), next)
     }
 
     /// Another node: a server in a folder of its own, on the store at `url` or before the same origin, with the same keys.
@@ -105,26 +143,29 @@ impl TestGateway {
     }
 
     pub fn process(&mut self) -> &mut Process {
-        &mut self.process
+        match &mut self.server {
+            Served::Process(process) => process,
+            Served::Here(_) => panic!("this gateway is in the test's own process"),
+        }
     }
 
     /// KiB of memory that it holds.
     pub fn resident_kib(&self) -> u64 {
-        self.process.resident_kib()
+        self.own().resident_kib()
     }
 
     /// How often each of its threads has been woken so far: its id, its name and the count.
     pub fn wake_ups(&self) -> Vec<(String, String, u64)> {
-        self.process.wake_ups()
+        self.own().wake_ups()
     }
 
     /// Sockets that it has open.
     pub fn open_sockets(&self) -> usize {
-        self.process.open_sockets()
+        self.own().open_sockets()
     }
 
     pub fn process_id(&self) -> u32 {
-        self.process.id()
+        self.own().id()
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -250,24 +291,48 @@ impl TestGateway {
     }
 
     pub fn stderr(&self) -> String {
-        self.process.stderr()
+        self.own().stderr()
     }
 
     /// Waits until the process has said this on stderr.
     pub async fn has_said(&self, what: &str) {
-        self.process.has_said(what).await;
+        self.own().has_said(what).await;
     }
 
     /// Waits until the requests that were sent before are read, and each was answered or waits for something else.
     pub async fn has_read_requests(&self) {
-        self.process.has_read_requests(self.address).await;
+        self.own().has_read_requests(self.address).await;
     }
 
     /// Replaces `from` by `to` in `gateway.toml`, and sends SIGHUP.
     #[track_caller]
     pub fn reload_with(&self, from: &str, to: &str) {
         self.world.edit("gateway.toml", from, to);
-        self.process.signal(Signal::SIGHUP);
+        self.own().signal(Signal::SIGHUP);
+    }
+
+    /// Replaces `from` by `to` in `gateway.toml`, and waits until that is in force.
+    pub async fn reloaded_with(&self, from: &str, to: &str) {
+        match &self.server {
+            Served::Here(here) => {
+                self.world.edit("gateway.toml", from, to);
+                here.reload(&self.world).await;
+            }
+            Served::Process(process) => {
+                let reloads = || process.stderr().matches("configuration reloaded").count();
+                let before = reloads();
+                self.reload_with(from, to);
+                eventually(PATIENCE, "the reload", || async { reloads() > before }).await;
+            }
+        }
+    }
+
+    /// Has a gateway in the test's own process read its files again.
+    pub async fn reload_here(&self) {
+        match &self.server {
+            Served::Here(here) => here.reload(&self.world).await,
+            Served::Process(_) => panic!("this gateway is another process's"),
+        }
     }
 
     /// Replaces `from` by `to` in the key file, and waits until the new one is in force.
@@ -289,7 +354,7 @@ impl TestGateway {
 
     /// SIGTERM, and the exit code.
     pub async fn stop(&mut self) -> Option<i32> {
-        self.process.signal(Signal::SIGTERM);
-        self.process.exit().await
+        self.own().signal(Signal::SIGTERM);
+        self.process().exit().await
     }
 }

@@ -16,6 +16,7 @@ mod gateway;
 mod hanging_disk;
 mod haproxy;
 mod held;
+mod here;
 mod http2;
 mod origin;
 mod origin_talk;
@@ -59,23 +60,3 @@ pub use slow::{Slow, SlowClients};
 pub use tcp::TcpEntry;
 pub use tls::{Identity, TlsClient, shown};
 pub use world::{Ran, World};
-
-/// Makes two tests of each function named: one on the built-in backend, one on an HTTP origin.
-/// A function left out of the list is dead code, so it cannot be forgotten.
-macro_rules! on_both_origins {
-    ($($test:ident),+ $(,)?) => {
-        tests_on!(builtin: Builtin, $($test),+);
-        tests_on!(http: Http, $($test),+);
-    };
-}
-
-macro_rules! tests_on {
-    ($module:ident: $kind:ident, $($test:ident),+) => {
-        mod $module {
-            $(#[tokio::test]
-            async fn $test() {
-                super::$test($crate::support::Kind::$kind).await;
-            })+
-        }
-    };
-}

@@ -6,7 +6,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 pub struct TcpEntry {
     pub local: SocketAddr,
     pub remote: SocketAddr,
-    state: u8,
     /// Bytes that the kernel holds until the other end takes them.
     pub unsent: u64,
 }
@@ -26,12 +25,7 @@ impl TcpEntry {
             Some(SocketAddr::from((ip, u16::from_str_radix(port, 16).ok()?)))
         };
         let (local, remote) = (address()?, address()?);
-        let state = u8::from_str_radix(words.next()?, 16).ok()?;
-        let unsent = u64::from_str_radix(words.next()?.split_once(':')?.0, 16).ok()?;
-        Some(TcpEntry { local, remote, state, unsent })
-    }
-
-    pub fn is_established(&self) -> bool {
-        self.state == 1
+        let unsent = u64::from_str_radix(words.nth(1)?.split_once(':')?.0, 16).ok()?;
+        Some(TcpEntry { local, remote, unsent })
     }
 }

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use guildgate::config;
+use guildgate::process::preflight::check;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -176,6 +178,13 @@ impl World {
     pub fn import(&self, lines: &str) -> Ran {
         let file = self.write("import.jsonl", lines);
         self.run(&["import", file.to_str().unwrap()])
+    }
+
+    /// What `check` and `serve` find wrong with this world.
+    pub fn faults(&self) -> String {
+        let loaded = config::load(Some(&self.path("gateway.toml"))).map_err(|error| error.to_string());
+        let checked = loaded.and_then(|loaded| check(&loaded).map(drop).map_err(|error| error.to_string()));
+        checked.expect_err("nothing is wrong with it")
     }
 
     /// Starts `serve` and does not wait for anything.

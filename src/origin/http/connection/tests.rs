@@ -95,6 +95,58 @@ async fn a_connection_on_which_something_comes_or_that_is_closed_is_not_taken() 
             None => peer.shutdown().await.unwrap(),
         }
         assert!(stops_being_idle(&mut connection).await);
+        idle.put(connection, 1);
+        assert!(idle.take(false).is_none());
+    }
+    // Of an end that the runtime has not heard of, the kernel tells a write (guarantee 5).
+    let (mut connection, mut peer) = pair().await;
+    tokio::join!(ask(&mut connection), async { peer.write_all(ANSWER).await.unwrap() });
+    idle.put(connection, 1);
+    peer.shutdown().await.unwrap();
+    assert!(idle.take(true).is_none());
+}
+
+#[tokio::test]
+async fn a_connection_is_kept_after_an_answer_that_leaves_nothing_behind_where_the_upstream_keeps_it() {
+    let chunked = &b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n1250\r\n0\r\n\r\n"[..];
+    let closes = &b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\n1250"[..];
+    for (answer, is_kept) in [
+        (ANSWER.to_vec(), true),
+        (chunked.to_vec(), true),
+        (closes.to_vec(), false),
+        // A second answer behind the first is nobody's.
+        ([ANSWER, ANSWER].concat(), false),
+        ([chunked, ANSWER].concat(), false),
+    ] {
+        let (mut connection, mut peer) = pair().await;
+        let (body, ()) = tokio::join!(ask(&mut connection), async { peer.write_all(&answer).await.unwrap() });
+        assert_eq!((&*body, connection.may_reuse), (&b"1250"[..], is_kept), "{}", answer.escape_ascii());
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_answer_fails_at_once_and_one_without_a_length_ends_with_its_connection() {
+    for (answer, ends, is_whole) in [
+        ("SSH-2.0-OpenSSH_9.2\r\n", false, false),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\n1250", false, false),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 1048577\r\n\r\n1", false, false),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4;a\r\n1250\r\n0\r\n\r\n", false, false),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n1250", true, false),
+        ("HTTP/1.1 200 OK\r\n\r\n1250", true, true),
+        ("HTTP/1.0 200 OK\r\n\r\n1250", true, true),
+    ] {
+        let (mut connection, mut peer) = pair().await;
+        connection.request().extend_from_slice(b"a request");
+        peer.write_all(answer.as_bytes()).await.unwrap();
+        if ends {
+            peer.shutdown().await.unwrap();
+        }
+        let asks = async {
+            let header = connection.send().await.ok()?;
+            connection.read_body(&header).await.ok().map(<[u8]>::to_vec)
+        };
+        let body = tokio::time::timeout(Duration::from_secs(5), asks).await.expect("it waits for more");
+        assert_eq!(body.as_deref(), is_whole.then_some(&b"1250"[..]), "{answer:?}");
     }
 }
 
