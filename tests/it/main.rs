@@ -95,7 +95,6 @@ mod serving_reload;
 mod serving_reload_disk;
 mod serving_reload_parts;
 mod serving_reload_waits;
-mod serving_signals;
 mod slow_clients;
 mod store_answers;
 mod store_backup;
