@@ -76,11 +76,6 @@ impl RecordFiles {
         Ok(RecordFiles(RefCell::new(files.collect::<Result<_, _>>()?)))
     }
 
-    /// Whether nothing was recorded when they were opened.
-    pub fn is_empty(&self) -> bool {
-        self.0.borrow().iter().all(|file| file.length() == 0)
-    }
-
     /// Calls `each` with every decision, in order of time, and those of one key in an order in which they can have been
     /// made.
     pub fn for_each(
