@@ -8,7 +8,5 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // First: until a server listens for them, they would end it.
-    let held = guildgate::process::HeldSignals::hold();
-    guildgate::cli::run(held)
+    guildgate::cli::run()
 }

@@ -1,14 +1,10 @@
-//! What commands read: a file or stdin, plain or gzip; and what a server is about to write.
+//! What commands read: a file or stdin, plain or gzip.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use flate2::bufread::MultiGzDecoder;
-
-use super::error::CommandError;
-
 /// Bytes read or written at once: few calls for a file of hundreds of megabytes.
 pub(super) const BUFFER: usize = 256 * 1024;
 
@@ -27,19 +23,4 @@ pub(super) fn decompressed<'r>(from: impl Read + 'r) -> io::Result<Box<dyn BufRe
     let mut from = BufReader::with_capacity(BUFFER, from);
     let is_gzip = from.fill_buf()?.starts_with(&[0x1f, 0x8b]);
     Ok(if is_gzip { Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(from))) } else { Box::new(from) })
-}
-
-/// Looks for what a server writes a moment after it answered: again until `within` has passed.
-pub(super) fn look_again<T>(
-    within: Duration,
-    mut look: impl FnMut() -> Result<Option<T>, CommandError>,
-) -> Result<Option<T>, CommandError> {
-    let until = Instant::now() + within;
-    loop {
-        let found = look()?;
-        if found.is_some() || Instant::now() >= until {
-            return Ok(found);
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
 }

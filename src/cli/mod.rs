@@ -32,7 +32,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::clock::Clock;
 use crate::config::{self, Config, Loaded, StoreAt};
 use crate::model::hide_keys;
-use crate::process::{self, HeldSignals, ProcessError};
+use crate::process::{self, ProcessError};
 use crate::records::Records;
 use crate::records::note::{ReviewInput, WarnInput};
 use crate::store::{IfMissing, Store, StoreError, StoreState};
@@ -120,11 +120,10 @@ enum RecordCommand {
     Review(notes::NoteCommand<ReviewInput>),
 }
 
-/// Parses the arguments, runs the command and reports an error on stderr. `held`: the signals that are held back since the
-/// process began, which only a server keeps so.
-pub fn run(held: HeldSignals) -> ExitCode {
+/// Parses the arguments, runs the command and reports an error on stderr.
+pub fn run() -> ExitCode {
     let result = match Cli::try_parse() {
-        Ok(Cli { config, command }) => start(held, config.filter(|path| !path.as_os_str().is_empty()), command),
+        Ok(Cli { config, command }) => start(config.filter(|path| !path.as_os_str().is_empty()), command),
         // Help or the version. Clap's own exit does not report an error such as a full disk.
         Err(error) if !error.use_stderr() => {
             error.print().and_then(|()| io::stdout().flush()).map_err(CommandError::from)
@@ -148,11 +147,10 @@ pub fn run(held: HeldSignals) -> ExitCode {
 }
 
 /// A server has a runtime of its own; any other command runs on its own thread.
-fn start(held: HeldSignals, config: Option<PathBuf>, command: Command) -> Result<(), CommandError> {
+fn start(config: Option<PathBuf>, command: Command) -> Result<(), CommandError> {
     if let Command::Serve { demo } = command {
-        return Ok(process::run(config, demo, Some(held))?);
+        return Ok(process::run(config, demo)?);
     }
-    drop(held);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| CommandError::new(format!("no runtime could be started: {e}")))?;
     runtime.block_on(command.run(config.as_deref()))

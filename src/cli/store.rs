@@ -10,7 +10,6 @@ use super::output::ignore_broken_pipe;
 use super::transfer::cannot_write;
 use super::unless_interrupted;
 use crate::config::{PostgresAt, StoreAt};
-use crate::files::FileId;
 use crate::store::backup::{self, Restored};
 use crate::store::blocking;
 
@@ -54,8 +53,7 @@ impl StoreCommand {
             return Err(CommandError::new(why));
         }
         if let StoreCommand::Verify { file: Some(file) } = &self {
-            let is_store = matches!(configured, StoreAt::Sqlite(path) if is_same_file(path, file));
-            return verify(file, is_store, out);
+            return verify(file, out);
         }
         let path = match configured {
             StoreAt::Sqlite(path) => path,
@@ -69,7 +67,7 @@ impl StoreCommand {
         match self {
             StoreCommand::Backup { file, force } => back_up(path, &file, force, out).await,
             StoreCommand::Restore { file } => restore(&file, path, out).await,
-            StoreCommand::Verify { .. } => verify(path, true, out),
+            StoreCommand::Verify { .. } => verify(path, out),
         }
     }
 }
@@ -97,12 +95,7 @@ async fn restore(from: &Path, store: &Path, out: &mut dyn Write) -> Result<(), C
     Ok(writeln!(out, "{} is a copy of {} now, {size} bytes\n{was}", store.display(), from.display())?)
 }
 
-fn is_same_file(a: &Path, b: &Path) -> bool {
-    FileId::of(a).is_ok_and(|a| FileId::of(b).is_ok_and(|b| a == b))
-}
-
-/// `is_store`: it is the store of the configuration, and not a backup.
-fn verify(path: &Path, is_store: bool, out: &mut dyn Write) -> Result<(), CommandError> {
+fn verify(path: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
     let report = backup::verify(path)?;
     let (schema, newest) = report.schema;
     let note = match schema.cmp(&newest) {
@@ -115,10 +108,11 @@ fn verify(path: &Path, is_store: bool, out: &mut dyn Write) -> Result<(), Comman
     lines.extend(report.flaws.iter().map(|flaw| format!("wrong: {flaw}")));
     lines.push(match report.flaws.is_empty() {
         true => "nothing is wrong".to_owned(),
-        false if is_store => {
-            "repair: stop the server and put a backup in its place (`guildgate store restore FILE`)".to_owned()
+        false => {
+            "it cannot be used: take another backup, or if it is the store, stop the server and put a backup in its \
+            place (`guildgate store restore FILE`)"
+                .to_owned()
         }
-        false => "it cannot be used as a backup; take another one".to_owned(),
     });
     // If the reader closes stdout early, the exit code is still that of the verification.
     ignore_broken_pipe(writeln!(out, "{}", lines.join("\n")).and_then(|()| out.flush()))?;

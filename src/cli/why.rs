@@ -3,13 +3,14 @@
 
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use memchr::memmem::Finder;
 
 use super::error::CommandError;
-use super::input::{decompressed, look_again, open};
+use super::input::{decompressed, open};
 use super::store_as_it_is;
 use super::transfer::cannot_read;
 use crate::config::{Access, Config, Keys, Loaded};
@@ -77,19 +78,21 @@ impl WhyArgs {
     fn find(&self, files: &[PathBuf], within: Duration, next: &str) -> Result<AccessLine, CommandError> {
         let open = |path: &PathBuf| open(path).and_then(decompressed).map_err(|e| cannot_read(path, &e));
         let mut logs = files.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let found = look_again(within, || {
+        let until = Instant::now() + within;
+        loop {
             for (path, log) in files.iter().zip(&mut logs) {
                 if let Some(line) = search(log, &self.id).map_err(|e| cannot_read(path, &e))? {
-                    return Ok(Some(line));
+                    return Ok(line);
                 }
             }
-            Ok(None)
-        });
-        found?.ok_or_else(|| {
-            let names: Vec<_> = files.iter().map(|path| path.display().to_string()).collect();
-            let text = format!("request {} was not found: no access line has this id in {}", self.id, names.join(", "));
-            CommandError::new(format!("{}; {next}", printable(&text)))
-        })
+            if Instant::now() >= until {
+                break;
+            }
+            sleep(Duration::from_millis(100));
+        }
+        let names: Vec<_> = files.iter().map(|path| path.display().to_string()).collect();
+        let text = format!("request {} was not found: no access line has this id in {}", self.id, names.join(", "));
+        Err(CommandError::new(format!("{}; {next}", printable(&text))))
     }
 }
 

@@ -62,15 +62,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// Where traces are exported to (`log.otlp`).
-#[derive(Clone, Debug, PartialEq)]
-pub struct Otlp {
-    /// The collector's endpoint for traces, `{log.otlp}/v1/traces`.
-    pub endpoint: String,
-    /// The fraction of requests without a `traceparent` that begin a trace.
-    pub sample: f64,
-}
-
 impl Log {
     pub(super) fn check(&self, faults: &mut Faults<'_>) {
         faults.size("log.decisions_max_size", self.decisions_max_size, DECISIONS_SIZE);
@@ -94,11 +85,6 @@ impl Log {
 
     pub fn is_json(&self) -> bool {
         self.format == LogFormat::Json
-    }
-
-    /// `None`: traces are not exported.
-    pub fn otlp(&self) -> Option<Otlp> {
-        self.otlp.as_ref().map(|url| Otlp { endpoint: format!("{url}/v1/traces"), sample: self.otlp_sample })
     }
 }
 

@@ -45,7 +45,7 @@ pub use self::cluster::{Cluster, WhenAway};
 pub use self::file::{Config, ConfigHash, NO_STORE, schema};
 pub(crate) use self::leaf::{is_name, shown};
 pub use self::limits::{Limits, MAX_TIERS, Rate, Tier, TierFile};
-pub use self::log::{Access, Log, LogFormat, LogLevel, Otlp};
+pub use self::log::{Access, Log, LogFormat, LogLevel};
 pub use self::origin::{Health, Keys, Origin, OriginKind, Upstream, UpstreamTls, Upstreams};
 pub use self::pem::{PemFile, pair_fault};
 pub(crate) use self::problem::{MAX_PROBLEMS, Places, below, instead};

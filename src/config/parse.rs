@@ -7,12 +7,12 @@
 use std::path::Path;
 
 use serde_json::Value as Json;
-use toml::de::{DeTable, DeValue, Error as SyntaxError};
+use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Table, Value};
 
 use super::file::{ConfigFile, full_schema};
 use super::leaf::{self, shown};
-use super::problem::{Faults, Places, below, instead, nearest, there_are};
+use super::problem::{Faults, Places, below, instead};
 
 /// The parser's message about a name or table header that is set a second time.
 const DUPLICATE: &str = "duplicate key";
@@ -25,37 +25,24 @@ pub(super) fn parse<'t>(
 ) -> (Option<ConfigFile>, Faults<'t>) {
     let schema = full_schema().to_value();
     let (tree, syntax) = DeTable::parse_recoverable(text);
-    let faults = Faults { places: Places::new(text), folder, env, list: Vec::new(), warnings: Vec::new() };
-    let mut walk = Walk { schema: &schema, faults };
+    let mut faults = Faults { places: Places::new(text), folder, env, list: Vec::new(), warnings: Vec::new() };
     for fault in &syntax {
         let span = fault.span().unwrap_or(text.len()..text.len());
         let message = match fault.message() {
             DUPLICATE => format!("{} is already set", shown(text.get(span.clone()).unwrap_or_default())),
             message => message.to_owned(),
         };
-        walk.faults.add_at("", Some(span.start), &message);
+        faults.add_at("", Some(span.start), &message);
     }
-    let is_in_header = |fault: &SyntaxError| {
-        let before = fault.span().and_then(|span| text.get(..span.start)).unwrap_or(text);
-        before.rsplit('\n').next().is_some_and(|line| line.trim_start().starts_with('['))
-    };
-    // What stands below a table's broken header was put into another table: its names would be called unknown.
-    let is_broken = syntax.iter().any(|fault| fault.message() != DUPLICATE && is_in_header(fault));
-    let valid = if is_broken { None } else { walk.table(&schema, "", tree.get_ref()) };
-    let mut faults = walk.faults;
+    let valid = faults.table(&schema, "", tree.get_ref());
     let file = valid.map(Table::try_into::<ConfigFile>).transpose();
     let file = file.map_err(|fault| faults.add("", fault.message())).ok().flatten();
     (file, faults)
 }
 
-struct Walk<'s, 't> {
-    schema: &'s Json,
-    faults: Faults<'t>,
-}
-
-impl<'s> Walk<'s, '_> {
+impl Faults<'_> {
     /// The values of a table; `None` where a value that it must have is missing.
-    fn table(&mut self, schema: &'s Json, path: &str, table: &DeTable<'_>) -> Option<Table> {
+    fn table(&mut self, schema: &Json, path: &str, table: &DeTable<'_>) -> Option<Table> {
         let mut valid = Table::new();
         for (name, value) in table.iter() {
             let (path, offset, name) = (below(path, name.get_ref()), name.span().start, name.get_ref());
@@ -63,20 +50,20 @@ impl<'s> Walk<'s, '_> {
             if let Some(known) = known.or(any(schema)) {
                 valid.extend(self.value(known, &path, value).map(|value| (name.to_string(), value)));
             } else {
-                let message =
-                    format!("unknown name {}; {}", shown(name), self.suggestion(schema, name, value.get_ref()));
-                self.faults.add_at(&path, Some(offset), &message);
+                let all = names(schema).map(|(name, _)| name);
+                let message = format!("unknown name {}; {}", shown(name), instead(name, all));
+                self.add_at(&path, Some(offset), &message);
             }
         }
         let required = schema.get("required").and_then(Json::as_array).into_iter().flatten().filter_map(Json::as_str);
         let missing: Vec<_> = required.filter(|name| !table.contains_key(*name)).collect();
-        missing.iter().for_each(|name| self.faults.add(path, format!("needs `{name}`")));
+        missing.iter().for_each(|name| self.add(path, format!("needs `{name}`")));
         missing.is_empty().then_some(valid)
     }
 
     /// A value as the schema wants it, or nothing and a fault.
-    fn value(&mut self, schema: &'s Json, path: &str, value: &Spanned<DeValue<'_>>) -> Option<Value> {
-        self.faults.places.note(path, value.span().start);
+    fn value(&mut self, schema: &Json, path: &str, value: &Spanned<DeValue<'_>>) -> Option<Value> {
+        self.places.note(path, value.span().start);
         let read = match (type_of(schema), value.get_ref()) {
             ("object", DeValue::Table(table)) => return self.table(schema, path, table).map(Value::Table),
             ("array", DeValue::Array(array)) => {
@@ -84,7 +71,7 @@ impl<'s> Walk<'s, '_> {
                 for (item, path) in array.iter().zip((0..).map(|i| format!("{path}[{i}]"))) {
                     match self.value(&schema["items"], &path, item) {
                         Some(value) if valid.contains(&value) && schema["uniqueItems"] == true => {
-                            self.faults.add(&path, "is listed twice");
+                            self.add(&path, "is listed twice");
                         }
                         value => valid.extend(value),
                     }
@@ -103,12 +90,12 @@ impl<'s> Walk<'s, '_> {
             ("string", DeValue::String(text)) => self.text(schema, text).map(Value::String),
             (_, found) => Err(self.wrong_type(schema, path, found)),
         };
-        read.map_err(|fault| self.faults.add(path, fault)).ok()
+        read.map_err(|fault| self.add(path, fault)).ok()
     }
 
     fn text(&self, schema: &Json, text: &str) -> Result<String, String> {
         let Some(words) = schema.get("enum").and_then(Json::as_array) else {
-            return leaf::read(format(schema), text, self.faults.folder);
+            return leaf::read(format(schema), text, self.folder);
         };
         let words: Vec<&str> = words.iter().filter_map(Json::as_str).collect();
         let unknown = || format!("unknown value {}; {}", shown(text), instead(text, words.clone()));
@@ -127,32 +114,6 @@ impl<'s> Walk<'s, '_> {
             (other, _) => other.to_owned(),
         };
         format!("is of type {}; it must be of type {wanted}", found.type_str())
-    }
-
-    /// The name that was probably meant, here or in other tables, or else all that there are here. A table is never
-    /// suggested for a value.
-    fn suggestion(&self, schema: &Json, name: &str, value: &DeValue<'_>) -> String {
-        let is_alike = |schema: &Json| (type_of(schema) == "object") == value.is_table();
-        let here = names(schema).filter(|(_, schema)| is_alike(schema)).map(|(name, _)| name);
-        if let Some(meant) = nearest(name, here) {
-            return format!("did you mean `{meant}`?");
-        }
-        let mut all = Vec::new();
-        all_names(self.schema, "", &mut all);
-        all.retain(|(.., schema)| is_alike(schema));
-        let Some(meant) = nearest(name, all.iter().map(|(name, ..)| *name)) else {
-            return there_are(names(schema).map(|(name, _)| name));
-        };
-        let tables = all.iter().filter(|(name, ..)| *name == meant).map(|(_, table, _)| format!("[{table}]"));
-        format!("did you mean `{meant}` in {}?", tables.collect::<Vec<_>>().join(" or "))
-    }
-}
-
-/// The names of all tables below `path`, each with its table and its schema.
-fn all_names<'s>(schema: &'s Json, path: &str, all: &mut Vec<(&'s str, String, &'s Json)>) {
-    for (name, schema) in names(schema).chain(any(schema).map(|any| ("NAME", any))) {
-        all.push((name, path.to_owned(), schema));
-        all_names(schema, &below(path, name), all);
     }
 }
 

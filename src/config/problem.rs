@@ -77,11 +77,6 @@ pub(crate) fn instead<'n>(name: &str, names: impl IntoIterator<Item = &'n str> +
     if let Some(known) = nearest(name, names.clone()) {
         return format!("did you mean `{known}`?");
     }
-    there_are(names)
-}
-
-/// All valid names.
-pub(super) fn there_are<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
     let names: Vec<_> = names.into_iter().map(|known| format!("`{known}`")).collect();
     match names.as_slice() {
         [] => "no more can be set here".to_owned(),

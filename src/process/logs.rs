@@ -35,7 +35,7 @@ impl Logs {
         let decisions = config.decisions.as_deref().map(open).transpose().map_err(cannot_open("decisions"))?;
         let audit = config.audit.as_deref().map(AuditLog::open).transpose().map_err(cannot_open("audit"))?;
         #[cfg(feature = "otlp")]
-        let traces = config.otlp().as_ref().map(TraceExport::start).transpose();
+        let traces = config.otlp.as_ref().map(|url| TraceExport::start(url, config.otlp_sample)).transpose();
         Ok(Logs {
             process,
             access: access.map(Arc::new),

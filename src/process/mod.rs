@@ -19,7 +19,7 @@ use std::env::current_dir;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use tokio::runtime::Builder;
 use tokio::signal::unix::SignalKind;
 
@@ -29,14 +29,10 @@ use crate::store::StoreError;
 use crate::telemetry::{self, CLOSE_TIMEOUT};
 
 pub use loopback::start_loopback;
-pub use signals::HeldSignals;
 
 use background::supervise;
 use demo::Demo;
 use signals::{listen, stopped};
-
-/// Open files without which no server starts: those of the runtimes, listeners, store and logs, before any connection.
-const LEAST_FILES: u64 = 256;
 
 /// Why the process ends with another exit code than 0.
 #[derive(Debug, thiserror::Error)]
@@ -69,22 +65,22 @@ impl From<StoreError> for ProcessError {
 }
 
 /// Runs the gateway until a signal or a hand-over ends it. `config_path`: the configuration file that the command line
-/// gives, if it gives one. `held`: the signals that are held back since the process began.
+/// gives, if it gives one.
 ///
 /// # Errors
 /// Why it could not start.
-pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) -> Result<(), ProcessError> {
+pub fn run(config_path: Option<PathBuf>, demo: bool) -> Result<(), ProcessError> {
     let open_files = raise_file_limit()?;
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| ProcessError::Failed(format!("cannot start a runtime: {e}")))?;
-    // Before all that takes time, and before there are other threads, which would hold the signals back as well.
+    // Before all that takes time: until then they would end the process.
     let in_runtime = runtime.enter();
     let [hangup, hangup_for_logs] = [listen(SignalKind::hangup())?, listen(SignalKind::hangup())?];
     let reopen = listen(SignalKind::user_defined1())?;
     // A write beyond `ulimit -f` fails from now on, as on a full disk. SIGUSR2, by which other servers replace their binary,
     // means nothing.
-    let ignored = [listen(SignalKind::from_raw(nix::libc::SIGXFSZ))?, listen(SignalKind::user_defined2())?];
-    drop((ignored, in_runtime, held));
+    let ignored = [listen(SignalKind::from_raw(Signal::XFSZ.as_raw()))?, listen(SignalKind::user_defined2())?];
+    drop((ignored, in_runtime));
     // Looked at before it is read, so that no later change is missed.
     let file = config_path.as_deref().unwrap_or(Path::new(config::DEFAULT_FILE)).to_owned();
     let before = reload::look([file.clone()]);
@@ -159,11 +155,5 @@ fn raise_file_limit() -> Result<u64, ProcessError> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
         .map_err(|e| ProcessError::Failed(format!("cannot raise the limit of open files: {e}")))?;
-    let limit = maximum.unwrap_or(u64::MAX);
-    if limit < LEAST_FILES {
-        return Err(ProcessError::Failed(format!(
-            "the limit of open files is {limit}; raise it (ulimit -n, LimitNOFILE) to {LEAST_FILES} at least"
-        )));
-    }
-    Ok(limit)
+    Ok(maximum.unwrap_or(u64::MAX))
 }

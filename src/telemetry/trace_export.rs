@@ -15,7 +15,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::writer::{BackgroundWriter, INTERVAL, Sink};
 use super::{AccessLine, CacheUse};
-use crate::config::Otlp;
+use crate::config::Upstream;
 use crate::wire::{Operation, OriginSpan, RequestSpan, TraceContext, TraceParent};
 
 /// Sampled requests that wait for the thread: 2 s of 2,000 a second, 1 MB.
@@ -46,10 +46,10 @@ impl TraceExport {
     ///
     /// # Errors
     /// The thread cannot be started, or a variable of the environment (`OTEL_EXPORTER_OTLP_…`) cannot be used.
-    pub fn start(otlp: &Otlp) -> io::Result<Self> {
-        let exporter = Exporter::new(otlp)?;
+    pub fn start(collector: &Upstream, sample: f64) -> io::Result<Self> {
+        let exporter = Exporter::new(format!("{collector}/v1/traces"))?;
         let writer = BackgroundWriter::start("the export of traces", "otlp", (QUEUE, INTERVAL), exporter)?;
-        Ok(TraceExport { sample: otlp.sample, writer })
+        Ok(TraceExport { sample, writer })
     }
 
     /// The trace and the parent of a request's span, if it is sampled: the caller decides, or where it sends no valid
@@ -78,18 +78,18 @@ struct Exporter {
 }
 
 impl Exporter {
-    fn new(Otlp { endpoint, .. }: &Otlp) -> io::Result<Self> {
+    fn new(endpoint: String) -> io::Result<Self> {
         let mut otlp = opentelemetry_otlp::SpanExporter::builder()
             .with_http()
             .with_protocol(Protocol::HttpBinary)
-            .with_endpoint(endpoint)
+            .with_endpoint(endpoint.clone())
             .with_timeout(EXPORT_TIMEOUT)
             .build()
             .map_err(io::Error::other)?;
         let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
         otlp.set_resource(&Resource::builder().with_service_name("guildgate").with_attribute(version).build());
         Ok(Exporter {
-            endpoint: endpoint.clone(),
+            endpoint,
             otlp,
             runtime: Builder::new_current_thread().enable_all().build()?,
             scope: InstrumentationScope::builder("guildgate").build(),

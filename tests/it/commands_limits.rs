@@ -46,7 +46,8 @@ async fn the_record_that_the_configuration_names_is_planned_with_keys_have_names
     let mut gate = gate.start().await;
     let (slow, bot) = (gate.key_id("slow"), gate.key_id("bot"));
     assert_eq!(send_reads(&gate, "bot", 5).await, (5, 0));
-    // The first decisions of a server are waited for.
+    let is_recorded = async || !gate.world().read("d.log").is_empty();
+    eventually(PATIENCE, "the first decisions are recorded", is_recorded).await;
     let suggested = gate.run(&["limits", "suggest"]).done().stdout;
     assert!(suggested.starts_with("# 5 decisions of 1 key from "), "{suggested}");
     assert_eq!(send_reads(&gate, "slow", 8).await, (8, 0));

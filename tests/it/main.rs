@@ -92,7 +92,6 @@ mod serving_reload;
 mod serving_reload_disk;
 mod serving_reload_parts;
 mod serving_reload_waits;
-mod serving_signals;
 mod slow_clients;
 mod store_backup;
 mod store_defect;

@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::error::CommandError;
 use super::output::ignore_broken_pipe;
 use super::print_message;
-use crate::config::leaf::HumanDuration;
+use crate::config::leaf::Timeout;
 use crate::config::secret::{self, Secret, Source};
 use crate::config::{self, Config, OriginKind};
 use crate::model::MemberId;
@@ -46,18 +46,12 @@ pub(super) struct ConformArgs {
     /// Sends setPoints too: the points that the member has, and others. They are set back at the end
     #[arg(long)]
     writes: bool,
-    /// How long each answer is waited for: 1s to 60s
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = timeout)]
-    timeout: HumanDuration,
+    /// How long each answer is waited for
+    #[arg(long, value_name = "DURATION", default_value = "5s")]
+    timeout: Timeout,
     /// Prints one JSON array
     #[arg(long)]
     json: bool,
-}
-
-fn timeout(text: &str) -> Result<HumanDuration, String> {
-    let timeout: HumanDuration = text.parse()?;
-    let is_in_range = (Duration::from_secs(1)..=Duration::from_secs(60)).contains(&timeout.0);
-    if is_in_range { Ok(timeout) } else { Err("it is 1s to 60s".to_owned()) }
 }
 
 /// A case, and how its answers compare.

@@ -3,11 +3,9 @@
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use super::LogArgs;
 use crate::cli::error::CommandError;
-use crate::cli::input::look_again;
 use crate::cli::output::print_to_stderr;
 use crate::cli::store_as_it_is;
 use crate::config::{self, Config, Keys};
@@ -18,8 +16,6 @@ use crate::planning::{RecordFiles, RecordSummary, RecordedDecision};
 #[derive(Debug, Default)]
 pub(super) struct Input {
     pub(super) files: Vec<PathBuf>,
-    /// How long a record without any decision is waited for: a server writes each one within a second after it was made.
-    pub(super) within: Duration,
     pub(super) names: HashMap<KeyId, String>,
 }
 
@@ -29,25 +25,23 @@ impl Input {
     pub(super) async fn find(log: &LogArgs, config_path: Option<&Path>) -> Result<Self, CommandError> {
         let config = config::load(config_path)?.config;
         let names = names(&config).await;
-        let (files, within) = if log.files.is_empty() {
+        let files = if log.files.is_empty() {
             let unnamed =
                 "no record is named: name one with --log FILE, or set log.decisions, with which a server writes one";
             let file = config.log.decisions.ok_or_else(|| CommandError::Unusable(unnamed.to_owned()))?;
-            (vec![file], Duration::from_secs(2))
+            vec![file]
         } else {
-            (log.files.clone(), Duration::ZERO)
+            log.files.clone()
         };
         let names = names.unwrap_or_else(|why| {
             print_to_stderr(format!("keys are shown by their ids alone, since their names cannot be read: {why}"));
             HashMap::new()
         });
-        Ok(Input { files, within, names })
+        Ok(Input { files, names })
     }
 
-    /// Opens the record. If a server may have made its first decisions just now, they are waited for.
     pub(super) fn open(&self) -> Result<RecordFiles, CommandError> {
-        let recorded = || Ok(Some(RecordFiles::open(&self.files)?).filter(|record| !record.is_empty()));
-        Ok(look_again(self.within, recorded)?.map_or_else(|| RecordFiles::open(&self.files), Ok)?)
+        Ok(RecordFiles::open(&self.files)?)
     }
 }
 

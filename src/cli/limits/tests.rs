@@ -67,7 +67,7 @@ impl Recorded {
     fn command(&self, command: impl FnOnce(LogArgs) -> LimitsCommand) -> (String, Result<(), CommandError>) {
         let mut out = Vec::new();
         let names = HashMap::from([("k0".into(), "Ada's bot".to_owned())]);
-        let input = Input { files: vec![self.path()], names, ..Input::default() };
+        let input = Input { files: vec![self.path()], names };
         let result = match command(LogArgs { files: Vec::new() }) {
             LimitsCommand::Plan(args) => args.run(&input, &mut out),
             LimitsCommand::Suggest(args) => args.run(&input, &mut out),

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -56,15 +56,6 @@ impl Process {
         let stdout = catch(child.stdout.take().unwrap());
         let stderr = catch(child.stderr.take().unwrap());
         Process { child, stdout, stderr }
-    }
-
-    /// As [`Process::start`], with a stdin that is written to while it runs.
-    pub fn fed(command: &mut Command) -> (Process, ChildStdin) {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let stdin = child.stdin.take().unwrap();
-        let stdout = catch(child.stdout.take().unwrap());
-        let stderr = catch(child.stderr.take().unwrap());
-        (Process { child, stdout, stderr }, stdin)
     }
 
     /// As [`Process::start`], with a terminal for its stderr: what is drawn there is what it said.
