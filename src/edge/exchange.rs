@@ -9,14 +9,14 @@ use std::sync::atomic::Ordering;
 
 use tokio::time::Instant;
 
-use super::answer::{Answer, AnsweredAt, Content};
+use super::answer::{Answer, Content};
 use super::request::RequestFields;
 use super::{Edge, proxies};
 use crate::config::Config;
 use crate::gateway::{Body, CacheStatus, Reply, RequestDetails, RequestHeader, State};
 use crate::keys::InFlightSlot;
 use crate::model::Limit;
-use crate::telemetry::{AccessLine, UpstreamUse};
+use crate::telemetry::AccessLine;
 use crate::wire::{Fault, Operation, RequestId};
 use crate::wire::{RequestSpan, TraceContext};
 
@@ -54,7 +54,8 @@ impl Edge {
         let allow_origin = origin.and_then(|origin| config.answers.allow_origin(origin));
         if config.server.is_health(request.method, request.path) {
             let content = Content::Health { draining: self.health_fails.load(Ordering::Relaxed) };
-            return Answer { content, allow_origin, at: self.answered() };
+            let nobody = [0; 4].into(); // health checks are not logged
+            return self.finished(config, content, allow_origin, nobody, request.arrived);
         }
         let Some((fields, content_length)) = request.fields else {
             return self.refuse(config, Fault::Malformed, request.peer, request.arrived);
@@ -135,11 +136,6 @@ impl Edge {
         self.finished(config, content, None, proxies::client(peer, &[], &[]), arrived)
     }
 
-    /// The clocks now, read once for all that is done with the answer.
-    fn answered(&self) -> AnsweredAt {
-        AnsweredAt { moment: Instant::now(), unix_ms: self.gateway.clock().unix_ms() }
-    }
-
     /// Reports the end of a request, which is now.
     fn finished<'s>(
         &self,
@@ -149,18 +145,19 @@ impl Edge {
         client: IpAddr,
         arrived: Instant,
     ) -> Answer<'s> {
-        let (at, status) = (self.answered(), content.status(config));
+        // Read once for all that is done with the answer.
+        let (at, unix_ms) = (Instant::now(), self.gateway.clock().unix_ms());
         let (details, code) = match &content {
             Content::Reply(reply) => (&reply.details, reply.answer.as_ref().err().map(|fault| fault.code())),
             Content::Preflight(details) => (details, None),
-            Content::Health { .. } => return Answer { content, allow_origin, at },
+            Content::Health { .. } => return Answer { content, allow_origin, at, unix_ms },
         };
         let upstream = details.upstream.as_ref();
         let outcome = AccessLine {
-            unix_ms: at.unix_ms,
+            unix_ms,
             client,
             operation: details.operation,
-            status,
+            status: content.status(config),
             code,
             key: details.key.as_ref().map(|key| key.id.clone()),
             cache: details.cache.map(CacheStatus::kind),
@@ -170,16 +167,16 @@ impl Edge {
                 .or(details.over_strangers.then_some("strangers"))
                 .map(Into::into),
             over_candidate: details.over_candidate,
-            took: at.moment.duration_since(arrived),
+            took: at.duration_since(arrived),
             id: details.id,
             tier: details.key.as_ref().map(|key| key.tier_in_force.clone()),
             upstream: upstream.map(|upstream| upstream.name.clone()),
-            upstream_us: upstream.map(UpstreamUse::took_us),
+            upstream_us: upstream.map(|upstream| upstream.took_us),
             upstream_error: upstream.and_then(|upstream| upstream.error.clone()),
             config: config.hash,
             span: details.span.clone(),
         };
-        self.gateway.finished(details, at.moment.into_std(), outcome);
-        Answer { content, allow_origin, at }
+        self.gateway.finished(details, at.into_std(), outcome);
+        Answer { content, allow_origin, at, unix_ms }
     }
 }

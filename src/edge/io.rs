@@ -1,4 +1,4 @@
-//! The transport of an HTTP/2 connection as Pingora takes it, under the two bounds that neither Pingora nor the `h2`
+//! The transport of an HTTP/2 connection, under the two bounds that neither Pingora nor the `h2`
 //! crate has: how many bytes a peer may send for which nothing is answered, and how long it may leave what was written
 //! to it. It looks at no byte. A write that takes too long resets the connection; of too many bytes it only tells, and
 //! `http2` ends the connection.
@@ -10,14 +10,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use parking_lot::Mutex;
-use pingora::protocols::raw_connect::ProxyDigest;
-use pingora::protocols::{
-    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, TimingDigest, UniqueID,
-    UniqueIDType,
-};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use super::timed_stream::WRITE_PART;
@@ -164,40 +158,3 @@ impl AsyncWrite for Bounded {
         self.0.lock().transport()?.poll_shutdown(cx)
     }
 }
-
-// What else Pingora asks of a transport: the rest of this module. It reports what is known here of the connection, which is
-// nothing, and Pingora uses none of it for HTTP/2.
-
-#[async_trait]
-impl Shutdown for Bounded {
-    async fn shutdown(&mut self) {
-        let _ = AsyncWriteExt::shutdown(self).await; // the peer may be gone
-    }
-}
-
-impl UniqueID for Bounded {
-    fn id(&self) -> UniqueIDType {
-        0
-    }
-}
-
-impl GetTimingDigest for Bounded {
-    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        Vec::new()
-    }
-}
-
-impl GetProxyDigest for Bounded {
-    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        None
-    }
-}
-
-impl GetSocketDigest for Bounded {
-    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        None
-    }
-}
-
-impl Ssl for Bounded {}
-impl Peek for Bounded {}

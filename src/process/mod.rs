@@ -17,7 +17,7 @@ mod systemd; // sd_notify
 
 use std::env::current_dir;
 use std::path::{Path, PathBuf, absolute};
-use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use tokio::runtime::Builder;
@@ -90,7 +90,7 @@ pub fn run(config_path: Option<PathBuf>, demo: bool) -> Result<(), ProcessError>
     };
     let json = loaded.config.log.is_json();
     let log = telemetry::init(&loaded.config.log);
-    let log = Arc::new(log.map_err(|e| ProcessError::Failed(format!("a thread could not be started: {e}")))?);
+    let log = log.map_err(|e| ProcessError::Failed(format!("a thread could not be started: {e}")))?;
     telemetry::log_panics();
     let result = runtime.block_on(async {
         log_start(&loaded, demo.is_some());
@@ -126,7 +126,7 @@ pub fn run(config_path: Option<PathBuf>, demo: bool) -> Result<(), ProcessError>
         tracing::error!("{}", hide_keys(&error.to_string()));
         ProcessError::Logged { exit_code: error.exit_code() }
     });
-    log.close(CLOSE_TIMEOUT);
+    log.close(Instant::now() + CLOSE_TIMEOUT);
     result
 }
 

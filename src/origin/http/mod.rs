@@ -135,7 +135,7 @@ impl HttpOrigin {
         }
         let asked = |attempt: &Attempt<'_>| UpstreamUse {
             name: attempt.backend.name.clone(),
-            took: now.since(attempt.began),
+            took_us: now.since(attempt.began).as_micros().try_into().unwrap_or(u64::MAX),
             error: attempt.error.clone(),
         };
         (answer, current.as_ref().map(asked))
@@ -196,7 +196,7 @@ impl HttpOrigin {
             let turn = |at: usize| (at + list.len() - first) % list.len();
             reachable().min_by_key(|&at| {
                 let (is_down, was_silent) = (!list[at].health.is_up(has_checks), tried.silent.contains(&at));
-                (is_down, was_silent, list[at].in_flight(), turn(at))
+                (is_down, was_silent, list[at].in_flight.load(Ordering::Relaxed), turn(at))
             })
         })
     }
@@ -250,7 +250,7 @@ impl HttpOrigin {
     fn failed(&self, request: &OriginRequest<'_>, attempt: &mut Attempt<'_>, failed: &Failed, is_its_fault: bool) {
         let backend = attempt.backend;
         attempt.error = Some(failed.kind().into());
-        tracing::warn!(request_id = %request.id, upstream = %backend, error = %failed, "request to upstream failed");
+        tracing::warn!(request_id = %request.id, upstream = %backend.name, error = %failed, "request to upstream failed");
         if is_its_fault {
             backend.failures.fetch_add(1, Ordering::Relaxed);
             if backend.health.failed(self.clock.now()) {
@@ -272,7 +272,7 @@ fn judge(
         (Ok(answer), _) => answer.map(Arc::from),
         (Err(_), 429 | 503) => Err(Fault::Unavailable { retry_after: header.retry_after.unwrap_or(RETRY_AFTER) }),
         (Err(why), _) => {
-            tracing::warn!(request_id = %request.id, upstream = %backend, status, %why, "the origin's answer is not usable");
+            tracing::warn!(request_id = %request.id, upstream = %backend.name, status, %why, "the origin's answer is not usable");
             Err(Fault::NoUsableAnswer)
         }
     }
