@@ -76,14 +76,6 @@ impl RecordFiles {
         Ok(RecordFiles(RefCell::new(files.collect::<Result<_, _>>()?)))
     }
 
-<<<<<<< HEAD
-    /// Whether nothing was recorded when they were opened.
-    pub fn is_empty(&self) -> bool {
-        self.0.borrow().iter().all(|file| file.length == 0)
-    }
-
-=======
->>>>>>> d00761e8bebdb7ad4bb47c96ee7ffd98aea464f1
     /// Calls `each` with every decision, in order of time, and those of one key in an order in which they can have been
     /// made.
     pub fn for_each(
