@@ -32,6 +32,8 @@ pub struct RateUse {
     full_at: u64,
     /// The rate by which that is so; `None`: nothing was ever asked for.
     rate: Option<Rate>,
+    /// The largest burst that was ever in force.
+    largest_burst: u32,
 }
 
 /// One rate alone, without a lock: when everything has come back, in ticks.
@@ -124,6 +126,7 @@ impl RateUse {
     pub(super) fn adopt(&mut self, rate: Rate, now: Tick) {
         self.full_at = self.full_at(rate, now);
         self.rate = Some(rate);
+        self.largest_burst = self.largest_burst.max(rate.burst.get());
     }
 
     /// The level by this rate at `now`.
@@ -131,9 +134,11 @@ impl RateUse {
         Level::of(rate, Duration::from_nanos(self.full_at(rate, now).saturating_sub(now.0)))
     }
 
-    /// Whether everything has come back, so that it may begin full.
+    /// Whether the largest burst that was ever in force has come back, so that it may begin full.
     pub(super) fn is_full(&self, now: Tick) -> bool {
-        self.full_at <= now.0
+        let Some(rate) = self.rate else { return true };
+        let more = u64::from(self.largest_burst - rate.burst.get()).saturating_mul(rate.period_ns);
+        self.full_at.saturating_add(more) <= now.0
     }
 
     /// Whether any request was ever charged or refused.
@@ -196,11 +201,12 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_never_asked_begins_with_the_whole_burst_and_may_be_forgotten_once_that_has_come_back() {
-        let large = rate(SECOND, 40);
+    fn one_that_was_never_asked_begins_with_the_whole_burst_and_may_be_forgotten_once_its_largest_has_come_back() {
+        let (small, large) = (rate(SECOND, 1), rate(SECOND, 40));
         assert_eq!(let_in(&mut RateUse::default(), large, 0), 40);
         let mut used = RateUse::default();
         assert_eq!(let_in(&mut used, large, 0), 40);
+        used.adopt(small, Tick(0));
         assert!(!used.is_full(Tick(39 * SECOND)) && used.is_full(Tick(40 * SECOND)));
     }
 
