@@ -52,7 +52,11 @@ impl Process {
 
     /// As [`Process::start`], with this as its stdin.
     pub fn with_stdin(command: &mut Command, stdin: std::os::fd::OwnedFd) -> Process {
-        let mut child = command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Self::spawn(command.stdin(stdin))
+    }
+
+    fn spawn(command: &mut Command) -> Process {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = catch(child.stdout.take().unwrap());
         let stderr = catch(child.stderr.take().unwrap());
         Process { child, stdout, stderr }
@@ -60,11 +64,9 @@ impl Process {
 
     /// As [`Process::start`], with a stdin that is written to while it runs.
     pub fn fed(command: &mut Command) -> (Process, ChildStdin) {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let stdin = child.stdin.take().unwrap();
-        let stdout = catch(child.stdout.take().unwrap());
-        let stderr = catch(child.stderr.take().unwrap());
-        (Process { child, stdout, stderr }, stdin)
+        let mut process = Self::spawn(command.stdin(Stdio::piped()));
+        let stdin = process.child.stdin.take().unwrap();
+        (process, stdin)
     }
 
     /// As [`Process::start`], with a terminal for its stderr: what is drawn there is what it said.
