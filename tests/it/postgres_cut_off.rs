@@ -148,7 +148,7 @@ impl Nodes {
         };
         gate.get_points("bot", "7").await.is("3");
         eventually(PATIENCE, "the first is counted", async || counted().await == 1).await;
-        proxy.cut_at("INSERT 0");
+        proxy.cut_answer("INSERT 0");
         for _ in 0..3 {
             gate.get_points("bot", "7").await.is("3");
         }

@@ -56,8 +56,7 @@ pub struct Builder {
     upstreams: Vec<String>,
     seed: u64,
     points: Vec<(String, i64)>,
-    warns: Vec<WarnSpec>,
-    reviews: Vec<ReviewSpec>,
+    notes: Vec<NoteSpec>,
     lines: String,
     launcher: Vec<&'static str>,
     folders: Vec<&'static str>,
@@ -91,20 +90,15 @@ impl KeySpec {
     }
 }
 
-struct WarnSpec {
+/// A warn or a review.
+struct NoteSpec {
+    is_warn: bool,
     member: String,
     id: u64,
     author: String,
-    reason: String,
-    expires: i64,
-}
-
-struct ReviewSpec {
-    member: String,
-    id: u64,
-    author: String,
-    rating: u8,
     text: String,
+    /// The end of a warn, or a rating.
+    number: i64,
 }
 
 impl Builder {
@@ -118,8 +112,7 @@ impl Builder {
             upstreams: Vec::new(),
             seed: 0,
             points: Vec::new(),
-            warns: Vec::new(),
-            reviews: Vec::new(),
+            notes: Vec::new(),
             lines: String::new(),
             launcher: Vec::new(),
             folders: Vec::new(),
@@ -198,14 +191,14 @@ impl Builder {
     }
 
     pub fn warn(mut self, member: &str, id: u64, author: &str, reason: &str, expires: i64) -> Builder {
-        let (member, author, reason) = (member.into(), author.into(), reason.into());
-        self.warns.push(WarnSpec { member, id, author, reason, expires });
+        let (member, author, text) = (member.into(), author.into(), reason.into());
+        self.notes.push(NoteSpec { is_warn: true, member, id, author, text, number: expires });
         self
     }
 
     pub fn review(mut self, member: &str, id: u64, author: &str, rating: u8, text: &str) -> Builder {
         let (member, author, text) = (member.into(), author.into(), text.into());
-        self.reviews.push(ReviewSpec { member, id, author, rating, text });
+        self.notes.push(NoteSpec { is_warn: false, member, id, author, text, number: rating.into() });
         self
     }
 
@@ -367,13 +360,12 @@ impl Builder {
             origin.put_points(member, *points);
         }
         let mut maps: BTreeMap<(&str, &str), BTreeMap<u64, String>> = BTreeMap::new();
-        for WarnSpec { member, id, author, reason, expires } in &self.warns {
-            let entry = format!("warns_{member}_id_{id}_{expires}={author}: {reason} (Expires {expires})");
-            maps.entry(("getWarns", member)).or_default().insert(*id, entry);
-        }
-        for ReviewSpec { member, id, author, rating, text } in &self.reviews {
-            let entry = format!("reviews_{member}_id_{id}_{rating}={author} ({rating}★): {text}");
-            maps.entry(("getReviews", member)).or_default().insert(*id, entry);
+        for NoteSpec { is_warn, member, id, author, text, number } in &self.notes {
+            let (operation, entry) = match is_warn {
+                true => ("getWarns", format!("warns_{member}_id_{id}_{number}={author}: {text} (Expires {number})")),
+                false => ("getReviews", format!("reviews_{member}_id_{id}_{number}={author} ({number}★): {text}")),
+            };
+            maps.entry((operation, member)).or_default().insert(*id, entry);
         }
         for ((operation, member), entries) in maps {
             let entries: Vec<String> = entries.into_values().collect();
@@ -393,15 +385,13 @@ impl Builder {
         let points = self.points.iter().map(
             |(member, points)| serde_json::json!({"guild": GUILD, "member": member, "name": "Ada", "points": points}),
         );
-        let warns = self.warns.iter().map(|w| {
-            serde_json::json!({"guild": GUILD, "member": w.member, "warn": w.id.to_string(), "author": w.author,
-                "reason": w.reason, "expires": w.expires})
+        let notes = self.notes.iter().map(|note| {
+            let [kind, text, number] =
+                if note.is_warn { ["warn", "reason", "expires"] } else { ["review", "text", "rating"] };
+            serde_json::json!({"guild": GUILD, "member": note.member, kind: note.id.to_string(), "author": note.author,
+                text: note.text, number: note.number})
         });
-        let reviews = self.reviews.iter().map(|r| {
-            serde_json::json!({"guild": GUILD, "member": r.member, "review": r.id.to_string(), "author": r.author,
-                "rating": r.rating, "text": r.text})
-        });
-        let lines: String = guilds.chain(points).chain(warns).chain(reviews).map(|line| format!("{line}\n")).collect();
+        let lines: String = guilds.chain(points).chain(notes).map(|line| format!("{line}\n")).collect();
         lines + &self.lines
     }
 

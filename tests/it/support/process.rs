@@ -52,7 +52,11 @@ impl Process {
 
     /// As [`Process::start`], with this as its stdin.
     pub fn with_stdin(command: &mut Command, stdin: std::os::fd::OwnedFd) -> Process {
-        let mut child = command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Self::spawn(command.stdin(stdin))
+    }
+
+    fn spawn(command: &mut Command) -> Process {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = catch(child.stdout.take().unwrap());
         let stderr = catch(child.stderr.take().unwrap());
         Process { child, stdout, stderr }

@@ -25,8 +25,8 @@ pub struct Proxy {
     task: JoinHandle<()>,
 }
 
-/// What ends the next connection on which it is said.
-type Cuts = Arc<Mutex<Option<&'static str>>>;
+/// What ends the next connection on which it is said this way.
+type Cuts = Arc<Mutex<Option<(Direction, &'static str)>>>;
 
 /// What a proxy does not let through.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,9 +89,14 @@ impl Proxy {
         self.leads.send(port).unwrap();
     }
 
-    /// Ends the connection on which this is said next, and lets nothing of it through.
+    /// Ends the connection on which the server is told this next, and lets nothing of it through.
     pub fn cut_at(&self, word: &'static str) {
-        *self.cuts.lock().unwrap() = Some(word);
+        *self.cuts.lock().unwrap() = Some((Direction::ToServer, word));
+    }
+
+    /// The same of what the server answers.
+    pub fn cut_answer(&self, word: &'static str) {
+        *self.cuts.lock().unwrap() = Some((Direction::FromServer, word));
     }
 
     /// Whether the connection was ended that [`Proxy::cut_at`] meant.
@@ -139,7 +144,7 @@ async fn pump(
         if says("FROM change WHERE seq >=") || says("max(seq), 0) FROM change") {
             is_feed.store(true, Ordering::SeqCst);
         }
-        if cuts.lock().unwrap().take_if(|word| says(word)).is_some() {
+        if cuts.lock().unwrap().take_if(|(way, word)| *way == direction && says(word)).is_some() {
             return cut.notify_one();
         }
         let commits = says("COMMIT\0");
