@@ -9,21 +9,29 @@ use crate::admin::problem::{Problem, ReloadFault};
 use crate::admin::tokens::Role;
 
 /// The pages, by path and name.
-const PAGES: [(&str, &str); 6] = [
+const PAGES: [(&str, &str); 8] = [
     ("/", "Overview"),
     ("/keys", "Keys"),
+    ("/guilds", "Guilds"),
     ("/tuning", "Tuning"),
     ("/refusals", "Refusals"),
     ("/cache", "Cache"),
     ("/configuration", "Configuration"),
+    ("/audit", "Audit"),
 ];
 
 /// What was done before, by the query's `done`.
-const DONE: [(&str, &str); 5] = [
+const DONE: [(&str, &str); 11] = [
     ("change", "The key was changed."),
     ("reset-day", "The key has its whole day back."),
     ("revoke", "The key was revoked."),
     ("purge", "The answers were purged: none of them is used any more."),
+    ("guild", "The guild was added."),
+    ("rename", "The guild was renamed."),
+    ("leave", "The bot has left the guild: its keys are answered with 03."),
+    ("return", "The bot is back in the guild: its keys work."),
+    ("remove", "The guild was removed with everything of it."),
+    ("member", "The change of the member was made."),
     ("reload", "The files were reloaded; the first of the last reloads say what changed."),
 ];
 

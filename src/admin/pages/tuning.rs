@@ -86,7 +86,7 @@ pub(super) async fn show(Extension(mut visit): Extension<Visit>) -> Answer {
 }
 
 /// `limits` as the configuration has it.
-fn limits_in_force(shared: &Shared) -> Table {
+pub(super) fn limits_in_force(shared: &Shared) -> Table {
     let config = shared.process.config.read();
     config.loaded.in_force.get("limits").and_then(Value::as_table).cloned().unwrap_or_default()
 }
