@@ -139,12 +139,8 @@ fn color_of(code: usize) -> usize {
 }
 
 /// The name of the line of this color.
-fn line_name(color: usize) -> String {
-    match COLORED.get(color) {
-        None => "all others".to_owned(),
-        Some(0) => "answered".to_owned(),
-        Some(code) => format!("{code:02} {}", code_meaning(*code as u8)),
-    }
+fn line_name(color: usize) -> &'static str {
+    COLORED.get(color).map_or("all others", |code| if *code == 0 { "answered" } else { code_meaning(*code as u8) })
 }
 
 /// Requests by outcome: a row for each, and a line for each color.

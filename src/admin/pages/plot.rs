@@ -16,7 +16,7 @@ const MARGIN: (f64, f64) = (60.0, 30.0);
 pub(super) const MAX_LINES: usize = 8;
 
 /// A line: its color's number below [`MAX_LINES`], its name, and its points, each a time before now (negative) and a value.
-pub(super) type Line = (usize, String, Vec<(f64, f64)>);
+pub(super) type Line = (usize, &'static str, Vec<(f64, f64)>);
 
 /// What the time of a chart is counted in, and how many seconds that is.
 pub(super) type Unit = (&'static str, f64);
