@@ -44,7 +44,7 @@ async fn before_an_http_origin_pages_show_the_cache_and_the_upstream() {
     // Requests that fail at an upstream that answers are told.
     gate.origin().next("getPoints", Act::say(500, "<html>"));
     assert_eq!(gate.get_points("bot", "6").await.code(), Some(20));
-    let told = "role=\"alert\">of the last 8 requests, 1 got 20, 21 or 22: see the origin";
+    let told = "class=\"alert\">of the last 8 requests, 1 got 20, 21 or 22: see the origin";
     // A request is counted after its answer.
     eventually(PATIENCE, told, async || dashboard.get("/").await.text.contains(told)).await;
     the_only_upstream_is_named_while_it_does_not_answer(&mut gate, &dashboard).await;
@@ -75,11 +75,11 @@ async fn the_only_upstream_is_named_while_it_does_not_answer(gate: &mut TestGate
     for member in 0..3 {
         gate.get_points("bot", &member.to_string()).await.is_unavailable();
     }
-    let told =
-        format!("{} failed its last requests or health checks, and is asked only where no other", gate.origin().url());
+    let told = format!("{} failed its last requests or health checks (", gate.origin().url());
     let page = dashboard.get("/").await.text;
-    assert!(page.contains("role=\"alert\">") && page.contains(&told), "{page}");
-    assert!(page.contains(">out<"), "{page}");
+    assert!(page.contains("class=\"alert\">") && page.contains(&told), "{page}");
+    assert!(page.contains(">out</span> since ") && page.contains("connection refused"), "{page}");
+    assert!(page.find("Addresses of the origin").unwrap() < page.find("<svg").unwrap(), "{page}");
     assert!(admin.get("/metrics").await.text.contains(&format!("{sample} 0")));
     assert_eq!(admin.get("/readyz").await.status, 200, "it still answers from memory");
     gate.origin_mut().come_back();
@@ -97,7 +97,7 @@ async fn a_key_is_made_changed_rotated_and_revoked_and_each_is_in_the_audit_log(
     let first = secret(&made);
     eventually(PATIENCE, "it works", || async { points(gate, &first).await.status == 200 }).await;
     let list = dashboard.get("/keys?q=NEW+one").await.text;
-    assert!(list.contains("Keys: 1,") && list.contains("Night Watch") && !list.contains(&first), "{list}");
+    assert!(list.contains("Keys 1 to 1.") && list.contains("Night Watch") && !list.contains(&first), "{list}");
     let id = list.split("href=\"keys/").nth(1).unwrap().split('"').next().unwrap().to_owned();
     let page = format!("/keys/{id}");
     assert!(dashboard.get(&page).await.text.contains("new one"));
@@ -154,12 +154,21 @@ async fn a_key_is_made_changed_rotated_and_revoked_and_each_is_in_the_audit_log(
 async fn a_refused_form_is_shown_again_with_what_was_typed(gate: &TestGateway, dashboard: &Dashboard) {
     let typed = [("guild", "nope"), ("name", "A long name"), ("scope", "read"), ("tier", ""), ("expires", "90d")];
     let again = dashboard.post("/keys", &typed).await;
-    let form = again.text.split("<h2>Make a key</h2>").nth(1).unwrap_or_else(|| panic!("{again:?}"));
-    assert!(again.status == 404 && form.contains(r#"<p class="alert" role="alert">"#), "{form}");
-    for part in [r#"value="nope""#, r#"value="A long name""#, r#"<option value="read" selected>"#, r#"value="90d""#] {
+    let (status, form) = (again.status, again.text);
+    assert!(status == 404 && form.contains(r#"<p class="alert" role="alert">"#), "{form}");
+    for part in [
+        r#"name="guild" aria-invalid="true" autofocus"#,
+        r#"<span class="error">guild nope is not in the store"#,
+        r#"value="A long name""#,
+        r#"<option value="read" selected>"#,
+        r#"value="90d""#,
+    ] {
         assert!(form.contains(part), "{part} is not in {form}");
     }
     assert!(form.contains(&format!(r#"<option value="{GUILD}">"#)), "guilds are not listed: {form}");
+    let again = dashboard.post("/keys", &[("guild", GUILD), ("expires", "soon"), ("scope", "read")]).await;
+    let field = again.text.split("field-expires-hint\"><span class=\"error\">").nth(1);
+    assert!(again.status == 400 && field.is_some(), "{again:?}");
 
     // A field that is sent as it was shown is not changed, and names are text and no markup.
     let page = format!("/keys/{}", gate.key_id("bot"));
@@ -167,7 +176,7 @@ async fn a_refused_form_is_shown_again_with_what_was_typed(gate: &TestGateway, d
     assert_eq!(dashboard.post(&format!("{page}/change"), &typed).await.status, 303);
     let (key, list) = (dashboard.get(&page).await.text, dashboard.get("/keys?q=%3Cb%3E").await.text);
     assert!(
-        key.contains("&lt;b&gt;&quot;'&amp;") && list.contains("Keys: 1,") && !(key + &list).contains("<b>"),
+        key.contains("&lt;b&gt;&quot;'&amp;") && list.contains("Keys 1 to 1.") && !(key + &list).contains("<b>"),
         "{list}"
     );
     let typed = [("name", "other"), ("name-before", "bot"), ("expires", "x"), ("expires-before", "y")];
@@ -179,8 +188,7 @@ async fn a_refused_form_is_shown_again_with_what_was_typed(gate: &TestGateway, d
     }
     assert!(!rotate.contains(r#"role="alert""#) && rotate.contains(r#"value="24h""#), "{rotate}");
     let again = dashboard.post(&format!("{page}/rotate"), &[("overlap", "soon")]).await;
-    let rotate = again.text.split("<h2>Rotate</h2>").nth(1).unwrap_or_else(|| panic!("{again:?}"));
-    assert!(rotate.contains(r#"value="soon""#) && rotate.contains("is not a duration"), "{rotate}");
+    assert!(again.text.contains(r#"value="soon""#) && again.text.contains("is not a duration"), "{again:?}");
     assert!(!again.text.contains("at line"), "{again:?}");
 }
 
@@ -191,8 +199,23 @@ async fn a_key_shows_its_limits_and_refusals(gate: &TestGateway, dashboard: &Das
     let page = format!("/keys/{}", gate.key_id("slow"));
     for path in ["/keys", &page] {
         let text = dashboard.get(path).await.text;
-        assert!(text.contains("rate: 3") && text.contains("2 of 2") && text.contains("2 of 100"), "{path}: {text}");
-        assert!(text.contains("<meter "), "{text}");
+        assert!(text.contains("rate: 3") && text.contains("2 of 2") && text.contains("<meter "), "{path}: {text}");
+    }
+    assert!(dashboard.get(&page).await.text.contains("2 of 100"));
+    for (query, ids) in [
+        ("show=over", &["slow"][..]),
+        ("show=unused&sort=name", &[]),
+        ("show=read", &[]),
+        ("sort=last-use", &["slow", "bot"]),
+        ("show=write&sort=end&page=1", &["slow", "bot"]),
+    ] {
+        let text = dashboard.get(&format!("/keys?{query}")).await.text;
+        let rows = text.matches("<tr><th").count() - usize::from(!ids.is_empty());
+        let listed = ids.iter().all(|id| text.contains(&format!("keys/{}\"", gate.key_id(id))));
+        assert!(
+            listed && (rows == ids.len() || query.contains("sort=l") || query.contains("sort=e")),
+            "{query}: {text}"
+        );
     }
     let reset = dashboard.post(&format!("{page}/reset-day"), &[]).await;
     assert_eq!(reset.header("location"), format!("{page}?done=reset-day"), "{reset:?}");
@@ -215,7 +238,7 @@ async fn the_configuration_is_shown_and_reloaded(gate: &TestGateway, dashboard: 
     assert!(refused.text.contains("gateway.toml was rejected as a whole; nothing was changed<"), "{refused:?}");
     let now = dashboard.get("/").await.text;
     let told = [
-        "role=\"alert\">the last reload of gateway.toml was rejected, and what was in force stays so; mend the file (",
+        "class=\"alert\">the last reload of gateway.toml was rejected, and what was in force stays so; mend the file (",
         "gateway.toml:",
         "service_name",
     ];
@@ -307,7 +330,9 @@ async fn the_last_refusals_are_explained(gate: &TestGateway, dashboard: &Dashboa
     assert_eq!(over.status, 429, "{over:?}");
     points(gate, "wrong").await;
     let page = dashboard.get("/refusals").await.text;
-    for part in ["Its API key was not accepted.", "of guild", &*gate.key_id("slow")] {
+    for part in
+        ["Its API key was not accepted.", "of guild", &*gate.key_id("slow"), "02 incorrect key (", "over rate of slow"]
+    {
         assert!(page.contains(part), "{part} is not in {page}");
     }
     let id = over.header("x-request-id").unwrap().to_owned();
@@ -322,5 +347,14 @@ async fn the_last_refusals_are_explained(gate: &TestGateway, dashboard: &Dashboa
         let page = dashboard.get(&format!("/refusals?q={q}")).await.text;
         assert!(page.contains(&id) && !page.contains("Its API key was not accepted."), "{q}: {page}");
     }
+    let page = dashboard.get("/refusals?code=02").await.text;
+    assert!(page.contains("Its API key was not accepted.") && !page.contains(&id), "{page}");
+    assert!(dashboard.get("/refusals/live").await.text.contains("No request came"));
+    points(gate, "wrong").await;
+    let is_live =
+        async || dashboard.get("/refusals/live?part=main&q=02").await.text.contains("<td data-label=\"Code\">");
+    eventually(PATIENCE, "the request is shown", is_live).await;
+    let other = dashboard.get("/refusals/live?q=k_none").await.text;
+    assert!(other.contains("or none that is looked for") && !other.contains("<td"), "{other}");
     assert!(dashboard.get("/refusals?q=%3Cb%3E").await.text.contains("value=\"&lt;b&gt;\""));
 }

@@ -10,7 +10,7 @@ mod layout; // what all pages have in common
 mod login; // /login and /logout
 mod overview; // /
 mod plot; // lines as SVG
-mod refusals; // /refusals
+mod refusals; // /refusals and /refusals/live
 mod tuning; // /tuning
 
 use std::sync::Arc;
@@ -83,6 +83,7 @@ pub(super) fn routes(shared: Arc<Shared>, api: Router, hosts: Hosts, is_tls: boo
         .route("/cache", get(cache::show))
         .route("/cache/purge", post(cache::purge))
         .route("/refusals", get(refusals::show))
+        .route("/refusals/live", get(refusals::live))
         .route("/login", get(login::show).post(login::log_in))
         .route("/logout", post(login::log_out))
         .route("/assets/style.css", file("text/css; charset=utf-8", include_str!("assets/style.css")))
