@@ -28,6 +28,7 @@ use crate::gateway::Gateway;
 
 pub use listener::{BindError, Listener, ListeningSocket};
 pub use metrics::EdgeMetrics;
+pub use proxies::is_trusted;
 pub use server::Server;
 pub use tls::{Tls, TlsError};
 

@@ -54,6 +54,8 @@ pub struct UpstreamStatus {
     pub name: String,
     /// Its requests are answered, and its health checks pass. One that is not up is asked only where no other is.
     pub is_up: bool,
+    /// Since when it is out, in Unix seconds, and why.
+    pub out: Option<(i64, String)>,
     pub in_flight: u64,
     /// Requests that it did not answer, or not whole, since the start.
     pub failures: u64,
@@ -84,6 +86,14 @@ impl Origin {
         match self {
             Origin::Builtin(_) => Vec::new(),
             Origin::Http(http) => http.upstreams(),
+        }
+    }
+
+    /// Places of an HTTP origin that are in use, requests that wait for one, and how many places there are.
+    pub fn places(&self) -> Option<[usize; 3]> {
+        match self {
+            Origin::Builtin(_) => None,
+            Origin::Http(http) => Some(http.places()),
         }
     }
 

@@ -5,7 +5,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::last_refusals::LastRefusals;
+use arc_swap::ArcSwapOption;
+
+use super::last_refusals::{LastRefusals, LiveRequests};
 use super::metrics::{DescriptorEncoder, RequestMetrics, RequestTotals};
 use super::{AccessLine, AccessLog, Decision, DecisionLog};
 use crate::wire::{TraceContext, TraceParent};
@@ -14,16 +16,17 @@ use crate::wire::{TraceContext, TraceParent};
 #[derive(Debug, Default)]
 pub struct Observer {
     access: Option<Arc<AccessLog>>,
-    decisions: Option<Arc<DecisionLog>>,
+    decisions: Arc<ArcSwapOption<DecisionLog>>,
     metrics: RequestMetrics,
     last_refusals: LastRefusals,
+    live: LiveRequests,
     #[cfg(feature = "otlp")]
     traces: Option<Arc<super::TraceExport>>,
 }
 
 impl Observer {
     /// An observer with the logs that are configured.
-    pub fn new(access: Option<Arc<AccessLog>>, decisions: Option<Arc<DecisionLog>>) -> Self {
+    pub fn new(access: Option<Arc<AccessLog>>, decisions: Arc<ArcSwapOption<DecisionLog>>) -> Self {
         Observer { access, decisions, ..Observer::default() }
     }
 
@@ -45,18 +48,23 @@ impl Observer {
         None
     }
 
+    /// Records decisions there from now on, or nowhere.
+    pub fn record_decisions(&self, to: Option<DecisionLog>) {
+        self.decisions.swap(to.map(Arc::new)).iter().for_each(|before| before.begin_close());
+    }
+
     /// Records what the limits decided on a request. To be called at the moment of the decision and not at the end of
     /// the request: `limits plan` and `limits suggest` replay the record, and need the decisions of a key in the order
     /// in which they were made. `decision` is called only if there is a record.
     pub fn decided(&self, decision: impl FnOnce() -> Decision) {
-        if let Some(decisions) = &self.decisions {
+        if let Some(decisions) = &*self.decisions.load() {
             decisions.record(decision());
         }
     }
 
     /// Counts a request over the limit of its address. The record has no decision for it, since it has no valid key.
     pub fn over_address_limit(&self) {
-        if let Some(decisions) = &self.decisions {
+        if let Some(decisions) = &*self.decisions.load() {
             decisions.count_stranger();
         }
     }
@@ -76,10 +84,16 @@ impl Observer {
         self.last_refusals.list()
     }
 
+    /// The last requests, the latest first, for somebody who watches them at this moment.
+    pub fn live_requests(&self, now_ms: i64) -> Vec<AccessLine> {
+        self.live.watch(now_ms)
+    }
+
     /// Reports the end of a request; to be called once for each request that is answered.
     pub fn finished(&self, line: AccessLine) {
         self.metrics.count(&line);
         self.last_refusals.add(&line);
+        self.live.add(&line);
         #[cfg(feature = "otlp")]
         if let Some(traces) = self.traces.as_ref().filter(|_| line.span.is_some()) {
             traces.record(line.clone());

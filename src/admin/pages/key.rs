@@ -146,17 +146,17 @@ async fn live(shared: &Shared, id: &str, usage: Option<&KeyUsage>) -> Markup {
 }
 
 /// A chart with its table, which has the times at which there was something.
-fn chart(id: &str, lines: &[Line], unit: plot::Unit, now: i64, hint: &str) -> Markup {
+fn chart(id: &str, lines: &[Line], now: i64, hint: &str) -> Markup {
     let points = |(.., points): &Line| points.clone();
     let columns: Vec<_> =
         [("From", "")].into_iter().chain(lines.iter().map(|(_, name, _)| (*name, "number"))).collect();
     let times = lines.first().map(points).unwrap_or_default();
     let rows = times.iter().enumerate().rev().map(|(at, (time, _))| {
         let values = lines.iter().map(|(.., points)| html! { (points[at].1) });
-        [html! { (date_of(now + (time * unit.1) as i64)) }].into_iter().chain(values).collect()
+        [html! { (date_of(now + *time as i64)) }].into_iter().chain(values).collect()
     });
     html! {
-        (plot::draw(id, lines, times.len() as f64 - 1.0, unit, now))
+        (plot::draw(id, lines, now))
         p.hint { (hint) }
         details { summary { "As a table" } (table("The latest first", &columns, rows)) }
     }
@@ -173,14 +173,14 @@ fn hours(shared: &Shared, usage: &KeyUsage) -> Markup {
     });
     let kinds = [(0, "Answered"), (2, "Over a limit (12)"), (1, "Refused otherwise"), (4, "Failed (20 to 22)")];
     let lines = kinds.into_iter().enumerate().map(|(kind, (color, name))| {
-        let points = counts.iter().enumerate().rev().map(|(ago, of)| (-(ago as f64), of[kind].into()));
+        let points = counts.iter().enumerate().rev().map(|(ago, of)| (-3600.0 * ago as f64, of[kind].into()));
         (color, name, points.collect())
     });
     let hint = "As this process counted them since its start; the last hour has only begun.";
     html! {
         section.panel {
             h2 { "Requests by hour, the last 24 hours" }
-            (chart("hours", &lines.collect::<Vec<_>>(), plot::HOURS, now, hint))
+            (chart("hours", &lines.collect::<Vec<_>>(), now, hint))
         }
     }
 }
@@ -197,13 +197,13 @@ async fn days(shared: &Shared, id: &str) -> Markup {
     let hint = "UTC days, by all processes with this store. They are written once a minute and kept for 31 days.";
     let line = |found: Vec<(i64, u64)>| {
         let of = |day| found.iter().find(|(of, _)| *of == day).map_or(0, |(_, requests)| *requests);
-        (0, "Requests", (1 - KEPT_DAYS..=0).map(|ago| (ago as f64, of(today + ago) as f64)).collect())
+        (0, "Requests", (1 - KEPT_DAYS..=0).map(|ago| (86_400.0 * ago as f64, of(today + ago) as f64)).collect())
     };
     html! {
         section.panel {
             h2 { "Requests by day, the last 31 days" }
             @match found {
-                Ok(found) => (chart("days", &[line(found)], plot::DAYS, today * 86_400, hint)),
+                Ok(found) => (chart("days", &[line(found)], today * 86_400, hint)),
                 Err(why) => p.warn { (why) },
             }
         }

@@ -13,7 +13,7 @@ mod login; // /login and /logout
 mod members; // /guilds/{guild}/members/{member}
 mod overview; // /
 mod plot; // charts
-mod refusals; // /refusals
+mod refusals; // /refusals and /refusals/live
 mod tuning; // /tuning
 
 use std::sync::Arc;
@@ -97,6 +97,7 @@ pub(super) fn routes(shared: Arc<Shared>, api: Router, hosts: Hosts, is_tls: boo
         .route("/cache", get(cache::show))
         .route("/cache/purge", post(cache::purge))
         .route("/refusals", get(refusals::show))
+        .route("/refusals/live", get(refusals::live))
         .route("/login", get(login::show).post(login::log_in))
         .route("/logout", post(login::log_out))
         .route("/assets/style.css", file("text/css; charset=utf-8", include_str!("assets/style.css")))

@@ -1,7 +1,6 @@
 //! Which decision record is read, and the names of its keys, from the configuration in force.
 
 use std::collections::HashMap;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use crate::cli::output::print_to_stderr;
 use crate::cli::store_as_it_is;
 use crate::config::{self, Config, Keys};
 use crate::model::KeyId;
-use crate::planning::{RecordFiles, RecordSummary, RecordedDecision};
+use crate::planning::RecordFiles;
 
 /// The input of `limits plan` and `limits suggest`.
 #[derive(Debug, Default)]
@@ -49,14 +48,6 @@ impl Input {
         let recorded = || Ok(Some(RecordFiles::open(&self.files)?).filter(|record| !record.is_empty()));
         Ok(look_again(self.within, recorded)?.map_or_else(|| RecordFiles::open(&self.files), Ok)?)
     }
-}
-
-/// Calls `each` with every decision.
-pub(super) fn read(
-    record: &RecordFiles,
-    each: &mut dyn FnMut(RecordedDecision<'_>),
-) -> Result<RecordSummary, CommandError> {
-    Ok(record.for_each(&mut |_, _| ControlFlow::Continue(()), each)?)
 }
 
 /// The names of the keys in the store. Keys of a key file or of an origin have only ids.
