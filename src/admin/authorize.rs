@@ -59,7 +59,7 @@ pub(super) async fn authorize(State(shared): State<Arc<Shared>>, request: Reques
         answer = Problem::new(answer.status(), "this path has no such method; see Allow").into_response();
     }
     let headers = answer.headers_mut();
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     answer
 }

@@ -1,5 +1,5 @@
-//! Writes to the store what is counted in memory for each key: the requests of the UTC day (`daily`) and the time of
-//! the last use. The day's counts of other processes come back in the store's answer and are added to those in memory.
+//! Writes to the store what is counted in memory for each key: the requests of the UTC day (`daily`), the time of the
+//! last use, and how many requests came on which day. The day's counts of other processes come back in the store's answer and are added to those in memory.
 //! A count that could not be written is written with the next one; a last use is lost then. No request waits for this.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::{Gateway, KeySource};
 use crate::clock::next_multiple_of;
 use crate::keys::Key;
-use crate::limits::DayCount;
+use crate::limits::{DayCount, day_of};
 use crate::store::{Store, StoreError};
 
 /// Interval at which the day's counts are written. A kill loses at most one second of them, with the time of writing
@@ -19,6 +19,9 @@ const COUNTS_EVERY: Duration = Duration::from_millis(500);
 
 /// The last uses of keys are written with every tenth of these counts. A kill loses no more than those of 5 s.
 const LAST_USE_EVERY: u64 = 10;
+
+/// The requests of each day are written with every so many of these counts: once a minute.
+const REQUESTS_EVERY: u64 = 120;
 
 /// Keys whose counts are written in one transaction, so that other writes wait a few milliseconds at most.
 const KEYS_AT_ONCE: usize = 512;
@@ -29,7 +32,7 @@ impl Gateway {
         let mut is_failing = false;
         for round in 1.. {
             next_multiple_of(COUNTS_EVERY).await;
-            let written = self.write_usage(store, round % LAST_USE_EVERY == 0).await;
+            let written = self.write_usage(store, round).await;
             match (&written, is_failing) {
                 (Err(error), false) => {
                     tracing::error!(error, "the use of keys cannot be written to the store; counting goes on in memory")
@@ -43,18 +46,22 @@ impl Gateway {
 
     /// Writes everything before the process ends, within `limit`: a disk that stalls does not delay the end further.
     pub async fn finish_usage(&self, store: &Store, limit: Duration) {
-        let written = timeout(limit, self.write_usage(store, true)).await;
+        let written = timeout(limit, self.write_usage(store, 0)).await;
         if let Err(error) = written.unwrap_or_else(|_| Err("the store takes too long".into())) {
             tracing::error!(error, "the day's last counts and the last uses of keys were not written to the store");
         }
     }
 
-    pub(super) async fn write_usage(&self, store: &Store, with_last_use: bool) -> Result<(), String> {
+    /// Writes what is due in this round; in round 0 everything.
+    pub(super) async fn write_usage(&self, store: &Store, round: u64) -> Result<(), String> {
         // Two at once would write the same counts twice.
         let _lock = self.usage_lock.lock().await;
         self.reset_days(store).await?;
         self.write_counts(store).await?;
-        if with_last_use { self.write_last_use(store).await } else { Ok(()) }
+        if round.is_multiple_of(LAST_USE_EVERY) {
+            self.write_last_use(store).await?;
+        }
+        if round.is_multiple_of(REQUESTS_EVERY) { self.write_requests(store).await } else { Ok(()) }
     }
 
     /// Gives keys their whole day back, as the change feed told. Counts from before that were written after it are taken
@@ -111,6 +118,27 @@ impl Gateway {
         };
         let used: Vec<_> = state.key_table.keys().filter_map(last_use).collect();
         if used.is_empty() { Ok(()) } else { store.record_last_use(used).await.map_err(|e| e.to_string()) }
+    }
+
+    /// Adds the requests since the last time to those of this day. If their addition is not certain, they are lost: they are
+    /// for people.
+    async fn write_requests(&self, store: &Store) -> Result<(), String> {
+        let used = self.state().keys_in_force(|key| key.budget.activity.is_used());
+        for keys in used.chunks(KEYS_AT_ONCE) {
+            let counts = keys.iter().map(|key| (key.id.clone(), key.budget.activity.take_unsaved()));
+            let counts: Vec<_> = counts.collect();
+            let added: Vec<_> = counts.iter().filter(|(_, count)| *count > 0).cloned().collect();
+            if added.is_empty() {
+                continue;
+            }
+            if let Err(error) = store.add_requests(day_of(self.clock.unix()), added).await {
+                if !matches!(error, StoreError::Unknown(_) | StoreError::Late(_)) {
+                    keys.iter().zip(counts).for_each(|(key, (_, count))| key.budget.activity.give_back(count));
+                }
+                return Err(error.to_string());
+            }
+        }
+        Ok(())
     }
 }
 

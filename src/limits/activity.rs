@@ -2,6 +2,7 @@
 //! A request adds to the newest slot without a lock; every ten seconds that slot is added to the windows.
 
 use std::array;
+use std::mem;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -23,6 +24,9 @@ const SLOT_SECONDS: u64 = 10;
 const IN_SLOT_OF_HOUR: u32 = 60;
 const IN_SLOT_OF_DAY: u32 = 360;
 
+/// The slots of the day are hours.
+pub const HOURS: usize = 24;
+
 /// The activity of one key. A key that is never used needs no room for it.
 #[derive(Debug, Default)]
 pub struct Activity(OnceLock<Box<Counted>>);
@@ -41,7 +45,9 @@ struct Counted {
 struct Windows {
     minute: [Slot; 6],
     hour: [Slot; 6],
-    day: [Slot; 24],
+    day: [Slot; HOURS],
+    /// Requests that were not taken to be saved, less those of the newest slot that were.
+    unsaved: i64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -103,6 +109,44 @@ impl Activity {
             day: sum(&windows.day, number / IN_SLOT_OF_DAY, newest),
         }
     }
+
+    /// The hours of the day, the newest one first, which has only begun.
+    pub fn hours(&self, now: Tick) -> [ActivityCounts; HOURS] {
+        let Some(counted) = self.0.get() else { return Default::default() };
+        counted.begin_slot(now);
+        let windows = counted.windows.lock();
+        let number = counted.newest.load(Ordering::Acquire) / IN_SLOT_OF_DAY;
+        let newest = counted.counts.each_ref().map(|n| n.load(Ordering::Relaxed));
+        array::from_fn(|ago| {
+            let is_of_hour = |slot: &&Slot| u64::from(slot.number) + ago as u64 == u64::from(number);
+            let before = windows.day.iter().find(is_of_hour).map_or([0; COUNTERS], |slot| slot.counts);
+            if ago == 0 { plus(before, newest) } else { before }.into()
+        })
+    }
+
+    /// Takes the number of requests since the last time, to save it.
+    pub fn take_unsaved(&self) -> i64 {
+        let Some(counted) = self.0.get() else { return 0 };
+        let mut windows = counted.windows.lock();
+        let newest = i64::from(counted.counts[0].load(Ordering::Relaxed));
+        mem::replace(&mut windows.unsaved, -newest) + newest
+    }
+
+    /// These were taken and could not be saved.
+    pub fn give_back(&self, unsaved: i64) {
+        self.0.get().inspect(|counted| counted.windows.lock().unsaved += unsaved);
+    }
+}
+
+impl From<[u32; COUNTERS]> for ActivityCounts {
+    fn from(counts: [u32; COUNTERS]) -> Self {
+        ActivityCounts {
+            requests: counts[0],
+            over_limit: array::from_fn(|i| counts[1 + i]),
+            refused: counts[REFUSED],
+            failed: counts[FAILED],
+        }
+    }
 }
 
 impl Counted {
@@ -120,6 +164,7 @@ impl Counted {
             add(&mut windows.minute, ended, counts);
             add(&mut windows.hour, ended / IN_SLOT_OF_HOUR, counts);
             add(&mut windows.day, ended / IN_SLOT_OF_DAY, counts);
+            windows.unsaved += i64::from(counts[0]);
             self.newest.store(number, Ordering::Release);
         }
     }
@@ -135,13 +180,7 @@ fn add(slots: &mut [Slot], number: u32, counts: [u32; COUNTERS]) {
 /// What was counted in the slots up to this number that are not too old, and since.
 fn sum(slots: &[Slot], number: u32, newest: [u32; COUNTERS]) -> ActivityCounts {
     let recent = slots.iter().filter(|slot| ((number - slot.number) as usize) < slots.len());
-    let counts = recent.fold(newest, |sum, slot| plus(sum, slot.counts));
-    ActivityCounts {
-        requests: counts[0],
-        over_limit: array::from_fn(|i| counts[1 + i]),
-        refused: counts[REFUSED],
-        failed: counts[FAILED],
-    }
+    recent.fold(newest, |sum, slot| plus(sum, slot.counts)).into()
 }
 
 fn plus(one: [u32; COUNTERS], other: [u32; COUNTERS]) -> [u32; COUNTERS] {
@@ -186,6 +225,27 @@ mod tests {
         assert_eq!(seen(3601), (0, 0, 1));
         assert_eq!(seen(86_399), (0, 0, 1));
         assert_eq!(seen(86_401), (0, 0, 0));
+    }
+
+    #[test]
+    fn each_hour_of_the_day_is_told_and_each_request_is_taken_once_to_be_saved() {
+        let activity = Activity::default();
+        assert_eq!((activity.hours(at(0))[0].requests, activity.take_unsaved()), (0, 0));
+        for second in [5, 3000, 3601, 90_000, 90_001] {
+            activity.count(None, None, at(second));
+        }
+        assert_eq!(activity.take_unsaved(), 5);
+        activity.count(Some(4), None, at(90_002));
+        let hours = activity.hours(at(90_003)).map(|hour| (hour.requests, hour.refused));
+        assert_eq!(
+            (hours[0], hours[1], hours[23]),
+            ((3, 1), (0, 0), (0, 0)),
+            "the oldest hours have their places no more"
+        );
+        assert_eq!((activity.take_unsaved(), activity.take_unsaved()), (1, 0));
+        activity.give_back(1);
+        activity.count(None, None, at(200_000));
+        assert_eq!((activity.take_unsaved(), activity.take_unsaved()), (2, 0));
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod strangers; // addresses without a valid key
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use activity::{Activity, ActivityCounts, RecentActivity};
+pub use activity::{Activity, ActivityCounts, HOURS, RecentActivity};
 pub use budget::{BucketLevels, Budget, DecidedBy, KeyLevels, LimitOutcome, LimitQuery, Told};
 pub use day::{DayCount, DayUse, day_of};
 pub use policy::{OverLimitCounters, Policy};

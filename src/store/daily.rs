@@ -1,5 +1,6 @@
 //! How many requests of each key were counted in a UTC day, kept across restarts (contract section 3, `daily`). No answer
-//! depends on a count, so that it is no change for followers; a day that is given back is one.
+//! depends on a count, so that it is no change for followers; a day that is given back is one. Beside them, how many
+//! requests of each key came on each of the last days, for people.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -24,7 +25,42 @@ const FORGET: &str =
 
 const CLEAR: &str = "UPDATE daily SET count = 0 WHERE key IN (SELECT a.value ->> 0 FROM json_each($1) a)";
 
+/// The days of which the requests of each key are kept.
+pub const KEPT_DAYS: i64 = 31;
+
+const ADD_REQUESTS: &str = "INSERT INTO key_day (key, day, requests) \
+    SELECT a.value ->> 0, CAST($2 AS bigint), CAST(a.value ->> 1 AS bigint) FROM json_each($1) a WHERE true \
+    ON CONFLICT (day, key) DO UPDATE SET requests = key_day.requests + excluded.requests";
+
+/// More rows at a time than are added, so that none stays.
+const FORGET_REQUESTS: &str = "DELETE FROM key_day WHERE (day, key) IN \
+    (SELECT day, key FROM key_day WHERE day <= CAST($1 AS bigint) LIMIT 1000)";
+
+const REQUESTS: &str = "SELECT d.day, d.requests FROM json_each($1) a \
+    JOIN key_day d ON d.day = CAST(a.value ->> 0 AS bigint) AND d.key = $2 ORDER BY d.day";
+
 impl Store {
+    /// Adds to the requests of keys on `day`, and removes rows of days that are not kept any more.
+    pub async fn add_requests(&self, day: i64, mut counts: Vec<(KeyId, i64)>) -> Result<(), StoreError> {
+        counts.sort(); // so that two nodes do not deadlock
+        self.write(None, move |conn| {
+            conn.execute(ADD_REQUESTS, values![json_rows(counts.iter().map(|(key, count)| (&**key, count)))?, day])?;
+            conn.execute(FORGET_REQUESTS, values![day - KEPT_DAYS]).map(drop)
+        })
+        .await
+    }
+
+    /// The requests of a key on the days up to `day`, oldest first; days without any are left out.
+    pub async fn requests_by_day(&self, key: &str, day: i64) -> Result<Vec<(i64, u64)>, StoreError> {
+        let key = key.to_owned();
+        let of_row = |mut row: conn::Row| Ok((row.take(0)?, row.take(1)?));
+        let find = move |conn: &mut dyn Conn| {
+            let days = json_rows((day - KEPT_DAYS + 1..=day).map(|day| (day,)))?;
+            conn.rows(REQUESTS, values![days, &*key])?.into_iter().map(of_row).collect()
+        };
+        self.lists.run(LIST, find).await
+    }
+
     /// Adds to each key's count of `day` (days since the Unix epoch, UTC); returns the totals in the same order. A key need
     /// not be in the store.
     pub async fn add_daily(&self, day: i64, counts: Vec<(KeyId, u64)>) -> Result<Vec<(KeyId, u64)>, StoreError> {

@@ -36,6 +36,7 @@ use conn::{Conn, Value, values};
 use workers::{Opener, Workers};
 use writer::Writer;
 
+pub use daily::KEPT_DAYS;
 pub use import::{BadLines, Imported, Mode, Progress, SHOWN, TransferError, UncommittedImport};
 pub use record::Record;
 pub use records::*;

@@ -37,7 +37,7 @@ async fn a_key_is_made_and_revoked(gate: &TestGateway, browser: &Browser) {
     points(gate, "wrong").await;
     // The script refreshes the page.
     browser.shows("the refusal", "document.body.innerText.includes('incorrect key')").await;
-    browser.shows("the plot", "document.querySelectorAll('figure svg polyline').length > 1").await;
+    browser.shows("the plot", "document.querySelectorAll('.chart canvas').length === 1").await;
 
     browser.enter("nav a[href='./keys']", "Keys").await;
     browser.enter("main a[href='keys?make=yes']", "Make a key").await;
@@ -121,7 +121,7 @@ async fn traffic(gate: &TestGateway) {
 /// Texts of a plot, and on a phone cells of a table whose rows are blocks, that are outside the window or below 10 px.
 const HIDDEN_TEXT: &str = r#"(() => {
     const hidden = [];
-    if (document.querySelector('figure') && ![...document.querySelectorAll('figure text')].some(e => e.checkVisibility())) {
+    if (document.querySelector('figure') && ![...document.querySelectorAll('figure text, figure canvas')].some(e => e.checkVisibility())) {
         hidden.push('the whole plot');
     }
     const seen = innerWidth < 600 ? 'figure text, td' : 'figure text';

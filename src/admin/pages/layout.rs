@@ -12,21 +12,29 @@ use crate::admin::tokens::Role;
 use crate::model::{date_of, rough};
 
 /// The pages, by path and name.
-const PAGES: [(&str, &str); 6] = [
+const PAGES: [(&str, &str); 8] = [
     ("/", "Overview"),
     ("/keys", "Keys"),
+    ("/guilds", "Guilds"),
     ("/tuning", "Tuning"),
     ("/refusals", "Refusals"),
     ("/cache", "Cache"),
     ("/configuration", "Configuration"),
+    ("/audit", "Audit"),
 ];
 
 /// What was done before, by the query's `done`.
-const DONE: [(&str, &str); 5] = [
+const DONE: [(&str, &str); 11] = [
     ("change", "The key was changed."),
     ("reset-day", "The key has its whole day back."),
     ("revoke", "The key was revoked."),
     ("purge", "The answers were purged: none of them is used any more."),
+    ("guild", "The guild was added."),
+    ("rename", "The guild was renamed."),
+    ("leave", "The bot has left the guild: its keys are answered with 03."),
+    ("return", "The bot is back in the guild: its keys work."),
+    ("remove", "The guild was removed with everything of it."),
+    ("member", "The change of the member was made."),
     ("reload", "The files were reloaded; the first of the last reloads say what changed."),
 ];
 
@@ -62,8 +70,11 @@ pub(super) fn frame(visit: Option<&Visit>, path: &str, title: &str, content: Mar
                 meta name="color-scheme" content="light dark";
                 title { (title) " – Guildgate" }
                 base href=(to_root(path));
+                link rel="stylesheet" href="assets/uplot-1.6.32.min.css";
                 link rel="stylesheet" href="assets/style.css";
                 link rel="icon" href="assets/icon.svg" type="image/svg+xml";
+                script src="assets/uplot-1.6.32.min.js" defer {}
+                script src="assets/chart.js" defer {}
                 script src="assets/refresh.js" defer {}
             }
             body {

@@ -1,15 +1,18 @@
 //! The dashboard: pages that the server renders, for people who logged in with a token. Changes go through the API's
 //! own code. Everything works without scripts; nothing is loaded from elsewhere.
 
+mod audit; // /audit
 mod cache; // /cache
 mod configuration; // /configuration
 mod guard; // hosts, sessions, where forms come from, headers
+mod guilds; // /guilds and /guilds/{guild}
 mod key; // /keys/{id}
 mod keys; // /keys
 mod layout; // what all pages have in common
 mod login; // /login and /logout
+mod members; // /guilds/{guild}/members/{member}
 mod overview; // /
-mod plot; // lines as SVG
+mod plot; // charts
 mod refusals; // /refusals and /refusals/live
 mod tuning; // /tuning
 
@@ -19,7 +22,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::Method;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -72,11 +75,22 @@ pub(super) fn routes(shared: Arc<Shared>, api: Router, hosts: Hosts, is_tls: boo
     let file = |content_type: &'static str, text: &'static str| {
         get(move || async move { ([(CONTENT_TYPE, content_type)], text).into_response() })
     };
+    // Its name has its version, so browsers may keep it.
+    let kept = |content_type: &'static str, text: &'static str| {
+        let headers = [(CONTENT_TYPE, content_type), (CACHE_CONTROL, "max-age=31536000, immutable")];
+        get(move || async move { (headers, text).into_response() })
+    };
     Router::new()
         .route("/", get(overview::show))
         .route("/keys", get(keys::show).post(keys::create))
         .route("/keys/{id}", get(key::show))
         .route("/keys/{id}/{action}", post(key::act))
+        .route("/audit", get(audit::show))
+        .route("/guilds", get(guilds::list).post(guilds::add))
+        .route("/guilds/{guild}", get(guilds::show))
+        .route("/guilds/{guild}/{action}", post(guilds::act))
+        .route("/guilds/{guild}/members/{member}", get(members::show))
+        .route("/guilds/{guild}/members/{member}/{action}", post(members::act))
         .route("/tuning", get(tuning::show))
         .route("/configuration", get(configuration::show))
         .route("/configuration/reload", post(configuration::reload))
@@ -88,6 +102,10 @@ pub(super) fn routes(shared: Arc<Shared>, api: Router, hosts: Hosts, is_tls: boo
         .route("/logout", post(login::log_out))
         .route("/assets/style.css", file("text/css; charset=utf-8", include_str!("assets/style.css")))
         .route("/assets/refresh.js", file("text/javascript; charset=utf-8", include_str!("assets/refresh.js")))
+        .route("/assets/chart.js", file("text/javascript; charset=utf-8", include_str!("assets/chart.js")))
+        .route("/assets/uplot-1.6.32.min.js", kept("text/javascript", include_str!("assets/uplot-1.6.32.min.js")))
+        .route("/assets/uplot-1.6.32.min.css", kept("text/css", include_str!("assets/uplot-1.6.32.min.css")))
+        .route("/assets/uplot-LICENSE", kept("text/plain", include_str!("assets/uplot-LICENSE")))
         .route("/assets/icon.svg", file("image/svg+xml", include_str!("assets/icon.svg")))
         .layer(from_fn_with_state(pages.clone(), guard::guard))
         .with_state(pages)

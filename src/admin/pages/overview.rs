@@ -47,7 +47,7 @@ fn content(shared: &Shared) -> Markup {
         @if is_out { (upstreams_panel(shared, &upstreams)) }
         (tiles(recent, first, last))
         div.split {
-            (requests(&samples, recent, first, last))
+            (requests(shared, &samples, recent, first, last))
             div.column {
                 @if !is_out && !upstreams.is_empty() { (upstreams_panel(shared, &upstreams)) }
                 (latency(first, last))
@@ -149,15 +149,24 @@ fn color_of(code: usize) -> usize {
     COLORED.iter().position(|colored| *colored == code).unwrap_or(SHARED_COLOR)
 }
 
+/// The name of the line of this color.
+fn line_name(color: usize) -> String {
+    match COLORED.get(color) {
+        None => "all others".to_owned(),
+        Some(0) => "answered".to_owned(),
+        Some(code) => format!("{code:02} {}", code_meaning(*code as u8)),
+    }
+}
+
 /// Requests by outcome: a row for each, and a line for each color.
-fn requests(samples: &[Sample], recent: &Sample, first: &Sample, last: &Sample) -> Markup {
+fn requests(shared: &Shared, samples: &[Sample], recent: &Sample, first: &Sample, last: &Sample) -> Markup {
     let codes = (0..last.totals.by_code.len()).map(|code| (code, grown(first, last, |totals| totals.by_code[code])));
     let mut codes: Vec<(usize, u64)> = codes.filter(|(code, n)| *code == 0 || *n > 0).collect();
     codes[1..].sort_by_key(|(_, n)| Reverse(*n));
     let span = last.at.since(samples[0].at).as_secs_f64() / 60.0;
     let has = |color: usize| codes.iter().any(|(code, _)| color_of(*code) == color);
     let lines = (0..plot::MAX_LINES).filter(|color| has(*color));
-    let lines: Vec<_> = lines.map(|color| (color, line(samples, last.at, color))).collect();
+    let lines: Vec<_> = lines.map(|color| (color, line_name(color), line(samples, last.at, color))).collect();
     let rows = codes.iter().map(|(code, n)| {
         let (name, meaning) = match *code {
             0 => ("ok".to_owned(), "answered"),
@@ -170,7 +179,7 @@ fn requests(samples: &[Sample], recent: &Sample, first: &Sample, last: &Sample) 
     html! {
         section.panel {
             h2 { "Requests per second, by outcome" }
-            figure { (plot::draw(&lines, span)) }
+            (plot::draw("outcomes", &lines, span, plot::MINUTES, shared.gateway.clock().unix()))
             (table("Requests of the last 15 minutes; those with a grey mark are one line, their sum", &columns, rows))
         }
     }

@@ -127,7 +127,7 @@ async fn suggested(shared: &Shared, tier: &str, in_force: &Table) -> Result<Stri
 }
 
 /// `limits` as the configuration has it.
-fn limits_in_force(shared: &Shared) -> Table {
+pub(super) fn limits_in_force(shared: &Shared) -> Table {
     let config = shared.process.config.read();
     config.loaded.in_force.get("limits").and_then(Value::as_table).cloned().unwrap_or_default()
 }

@@ -55,7 +55,7 @@ async fn what_is_changed_of_a_key_while_a_body_comes_counts_when_it_has_come() {
 async fn the_last_use_of_a_rotated_key_is_that_of_whichever_secret_was_used() {
     let w = TestGateway::new(PLENTY).await;
     let last_used = async || {
-        w.gateway.write_usage(&w.store, true).await.unwrap();
+        w.gateway.write_usage(&w.store, 0).await.unwrap();
         w.store.keys().await.unwrap().into_iter().find(|key| &*key.id == "k1").unwrap().last_used
     };
     w.rotate("k1", "new", Some(9000)).await;

@@ -108,3 +108,22 @@ pub(crate) async fn days_long_past_are_removed_a_thousand_at_a_time_and_yesterda
     add(&test, 12, [("t", 1)]).await;
     assert_eq!((left(10).await, left(11).await), (1, 2));
 }
+
+pub(crate) async fn requests_of_31_days_are_kept_and_those_of_many_processes_are_added(kind: Kind) {
+    let test = TestStore::new(kind).await;
+    let second = test.open_second().await;
+    let add = async |store: &Store, day, counts: &[(&str, i64)]| {
+        let counts = counts.iter().map(|(key, count)| ((*key).into(), *count)).collect();
+        store.add_requests(day, counts).await.unwrap();
+    };
+    let of = async |key, day| test.store().requests_by_day(key, day).await.unwrap();
+    assert_eq!(of("a", 100).await, []);
+    add(test.store(), 100, &[("b", 7), ("a", 1)]).await;
+    add(&second, 100, &[("a", 2)]).await;
+    add(&second, 130, &[("a", 5)]).await;
+    assert_eq!((of("a", 130).await, of("b", 130).await), (vec![(100, 3), (130, 5)], vec![(100, 7)]));
+    assert_eq!(of("a", 131).await, [(130, 5)], "the day before the last 31");
+    add(&second, 131, &[("' OR 1", 9)]).await;
+    assert_eq!((of("a", 130).await, of("' OR 1", 131).await), (vec![(130, 5)], vec![(131, 9)]));
+    assert_eq!(others_changes(test.store()).await, []);
+}

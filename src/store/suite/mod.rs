@@ -179,7 +179,8 @@ suite! {
     daily: counts_add_up_within_a_day_and_restart_with_the_next
         counts_survive_restarts_are_seen_by_others_and_are_no_change
         a_day_is_reset_for_keys_that_are_known_and_others_are_told
-        days_long_past_are_removed_a_thousand_at_a_time_and_yesterday_is_not;
+        days_long_past_are_removed_a_thousand_at_a_time_and_yesterday_is_not
+        requests_of_31_days_are_kept_and_those_of_many_processes_are_added;
     key_life: a_rotated_key_is_the_same_key_with_two_secrets_and_others_see_it
         without_an_overlap_the_old_secret_is_refused_at_once no_two_keys_and_no_two_secrets_of_a_key_are_equal
         a_missing_or_expired_key_is_not_rotated a_previous_secret_ends_with_its_overlap_or_with_the_whole_key

@@ -13,7 +13,10 @@ async function refresh() {
         if (answer.status === 401) {
             location.reload(); // the session has ended, which the page for logging in says
         } else if (answer.ok) {
+            const open = [...part.querySelectorAll("details")].map((details) => details.open);
             part.innerHTML = await answer.text();
+            part.querySelectorAll("details").forEach((details, at) => { details.open = open[at] ?? details.open; });
+            document.dispatchEvent(new Event("refreshed"));
         }
     } catch {
         // The server cannot be reached for now; the next try comes.
