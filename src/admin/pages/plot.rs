@@ -26,7 +26,10 @@ pub(super) type Line = (usize, &'static str, Vec<(f64, f64)>);
 /// those who cannot see it.
 pub(super) fn draw(id: &str, lines: &[Line], now: i64) -> Markup {
     let x: Vec<f64> = lines.iter().take(1).flat_map(|(.., points)| points).map(|(time, _)| now as f64 + time).collect();
-    let of_line = |(color, name, points): &Line| json!({ "color": color, "name": name, "y": points.iter().map(|(_, value)| *value).collect::<Vec<_>>() });
+    let of_line = |(color, name, points): &Line| {
+        let y = points.iter().map(|(_, value)| *value);
+        json!({ "color": color, "name": name, "y": y.collect::<Vec<_>>() })
+    };
     let chart = json!({ "x": x, "lines": lines.iter().map(of_line).collect::<Value>() });
     html! {
         figure {
