@@ -7,6 +7,7 @@ mod api; // the resources under /api/
 mod audit; // log.audit
 mod authorize; // whose token, what it may do, and what is recorded of it
 mod extract; // ids, parameters and bodies of requests
+mod issues; // what is wrong, and since when
 mod pages; // the dashboard
 mod problem; // RFC 9457
 mod router; // the paths and their description
@@ -72,7 +73,7 @@ impl AdminThread {
         let stopped = stop.clone();
         let serve = async move {
             let sampled = shared.clone();
-            tokio::spawn(async move { sampled.own.traffic.sample(&sampled.gateway).await });
+            tokio::spawn(async move { sampled.sample().await });
             let listener = tokio::net::TcpListener::from_std(listener)?;
             tracing::info!(url = format!("{scheme}://{address}"), "admin listener ready");
             server::serve(listener, router, tls, stopped).await;

@@ -12,10 +12,12 @@ use tokio_util::task::TaskTracker;
 use utoipa::ToSchema;
 
 use super::audit::AuditLog;
+use super::issues::Issues;
 use super::problem::{Problem, ReloadFault};
 use super::sessions::Sessions;
 use super::tokens::Tokens;
-use super::traffic::Traffic;
+use super::traffic::{INTERVAL, Sample, Traffic};
+use crate::clock::next_multiple_of;
 use crate::cluster::ClusterStatus;
 use crate::config::{Loaded, NO_STORE};
 use crate::gateway::Gateway;
@@ -178,6 +180,10 @@ pub struct Shared {
     pub reload: Option<mpsc::Sender<ReloadRequest>>,
     /// The gateway's store, if it has one. The gateway hears of changes that are made here as of those of any other process.
     pub store: Option<Arc<Store>>,
+    /// The addresses of callers, as URLs.
+    pub urls: Vec<String>,
+    /// When the certificate of this listener ends, in Unix seconds.
+    pub certificate_ends: Option<i64>,
     pub own: Own,
 }
 
@@ -188,13 +194,30 @@ pub struct Own {
     pub(super) attempts: Bucket,
     pub(super) sessions: Sessions,
     pub(super) traffic: Traffic,
+    pub(super) issues: Issues,
     /// For one replay of recorded decisions at a time.
     pub(super) replays: Arc<Mutex<()>>,
     /// The changes under way, each of which goes on if its caller hangs up.
     pub(super) changes: TaskTracker,
 }
 
+impl Own {
+    /// `link`: a secret that logs in once.
+    pub fn new(link: Option<&str>) -> Self {
+        Own { sessions: Sessions::new(link), ..Own::default() }
+    }
+}
+
 impl Shared {
+    /// Reads the counts of requests, and what is wrong, for as long as it runs.
+    pub(super) async fn sample(&self) {
+        loop {
+            self.own.traffic.add(Sample::now(&self.gateway));
+            self.issues();
+            next_multiple_of(INTERVAL).await;
+        }
+    }
+
     /// The records of guilds.
     pub(super) fn guilds(&self) -> Result<Records, Problem> {
         let store = self.store.clone().ok_or_else(|| Problem::conflict(NO_STORE))?;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::clock::{Tick, next_multiple_of};
+use crate::clock::Tick;
 use crate::gateway::Gateway;
 use crate::telemetry::metrics::RequestTotals;
 
-const INTERVAL: Duration = Duration::from_secs(5);
+pub(super) const INTERVAL: Duration = Duration::from_secs(5);
 
 /// One more than there are intervals in 15 minutes. A sample has 1.2 KB.
 const SAMPLES: usize = 181;
@@ -26,21 +26,13 @@ pub(super) struct Sample {
 pub(super) struct Traffic(Mutex<VecDeque<Sample>>);
 
 impl Sample {
-    fn now(gateway: &Gateway) -> Self {
+    pub(super) fn now(gateway: &Gateway) -> Self {
         Sample { at: gateway.clock().now(), totals: gateway.observer.totals() }
     }
 }
 
 impl Traffic {
-    /// Reads the counts for as long as it runs.
-    pub(super) async fn sample(&self, gateway: &Gateway) {
-        loop {
-            self.add(Sample::now(gateway));
-            next_multiple_of(INTERVAL).await;
-        }
-    }
-
-    fn add(&self, sample: Sample) {
+    pub(super) fn add(&self, sample: Sample) {
         let mut samples = self.0.lock();
         if samples.len() == SAMPLES {
             samples.pop_front();

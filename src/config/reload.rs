@@ -42,10 +42,14 @@ impl Config {
         }
         kept.keep("cache.max_size", &self.cache.max_size, &mut next.cache.max_size);
         kept.keep("admin", &self.admin, &mut next.admin);
+        // The record of decisions begins and ends while the process runs.
+        let record = (next.log.decisions.take(), next.log.decisions_max_size);
+        (next.log.decisions, next.log.decisions_max_size) = (self.log.decisions.clone(), self.log.decisions_max_size);
         kept.keep("log", &self.log, &mut next.log);
+        (next.log.decisions, next.log.decisions_max_size) = record;
         kept.keep("cluster", &self.cluster, &mut next.cluster);
-        // `keep` gave `admin`, `log` and `cluster` their values in force, and a hash is no value.
-        let Config { server, answers, origin, keys, limits, cache, admin: _, log: _, cluster: _, hash: _ } = self;
+        // `keep` gave `admin` and `cluster` their values in force, and a hash is no value.
+        let Config { server, answers, origin, keys, limits, cache, admin: _, log, cluster: _, hash: _ } = self;
         let sections = [
             ("server", *server != next.server),
             ("answers", *answers != next.answers),
@@ -53,6 +57,7 @@ impl Config {
             ("keys", *keys != next.keys),
             ("limits", *limits != next.limits),
             ("cache", *cache != next.cache),
+            ("log", *log != next.log),
         ];
         let changed = sections.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect();
         Reloaded { config: next, changed, after_restart: kept.0 }

@@ -23,7 +23,7 @@ pub(super) fn client(peer: Option<IpAddr>, forwarded_for: &[&[u8]], trusted: &[I
 }
 
 /// Whether the peer is a trusted proxy, whose `X-Forwarded-For` is used.
-pub(super) fn is_trusted(peer: Option<IpAddr>, trusted: &[IpNet]) -> bool {
+pub fn is_trusted(peer: Option<IpAddr>, trusted: &[IpNet]) -> bool {
     !trusted.is_empty() && peer.is_none_or(|peer| trusted.iter().any(|net| net.contains(&peer.to_canonical())))
 }
 

@@ -97,8 +97,8 @@ impl TestGateway {
         let origin = Arc::new(Origin::Builtin(Builtin::new(store.clone(), clock.clone())));
         let state = State::new(config, origin, source.clone(), source.list().await.unwrap(), Vec::new(), &clock);
         let decisions = Arc::new(DecisionLog::open(&folder.path().join("d.log"), 1 << 20, clock.clone()).unwrap());
-        let gateway =
-            Gateway::new(clock, state, Observer { decisions: Some(decisions.clone()), ..Observer::default() });
+        let decided = Arc::new(Some(decisions.clone()).into());
+        let gateway = Gateway::new(clock, state, Observer { decisions: decided, ..Observer::default() });
         TestGateway { gateway: Arc::new(gateway), store, decisions, _folder: folder }
     }
 

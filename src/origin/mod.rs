@@ -38,6 +38,8 @@ pub struct UpstreamStatus {
     pub name: String,
     /// Its requests are answered, and its health checks pass. One that is not up is asked only where no other is.
     pub is_up: bool,
+    /// Since when it is out, in Unix seconds, and why.
+    pub out: Option<(i64, String)>,
     pub in_flight: u64,
     /// Requests that it did not answer, or not whole, since the start.
     pub failures: u64,
@@ -66,6 +68,14 @@ impl Origin {
     /// The upstreams of an HTTP origin; the built-in backend has none.
     pub fn upstreams(&self) -> Vec<UpstreamStatus> {
         if let Origin::Http(http) = self { http.upstreams() } else { Vec::new() }
+    }
+
+    /// Places of an HTTP origin that are in use, requests that wait for one, and how many places there are.
+    pub fn places(&self) -> Option<[usize; 3]> {
+        match self {
+            Origin::Builtin(_) => None,
+            Origin::Http(http) => Some(http.places()),
+        }
     }
 
     /// What is known of the origin, for `/metrics`.

@@ -5,8 +5,10 @@ mod intervals; // counts by the second, the minute, the day
 mod plan; // who would be refused
 mod record; // the files of a decision record as one stream
 mod replay; // the recorded decisions under other limits
+mod suggested_limits; // a [limits] section that would have refused nothing
 
 pub use intervals::{BusiestInterval, Histogram, IntervalCounter};
 pub use plan::{Plan, PlannedKey};
 pub use record::{OnProgress, ReadError, RecordFiles, RecordSummary, RecordedDecision};
 pub use replay::Replay;
+pub use suggested_limits::{KeyRequests, count_requests, for_each, suggested_limits};

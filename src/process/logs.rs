@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwapOption;
 use tokio::signal::unix::Signal;
 
 use super::ProcessError;
@@ -21,7 +22,8 @@ pub(super) struct Logs {
     /// Open since before the others, and closed after them.
     pub(super) process: Arc<ProcessLog>,
     access: Option<Arc<AccessLog>>,
-    pub(super) decisions: Option<Arc<DecisionLog>>,
+    /// A reload may replace it.
+    decisions: Arc<ArcSwapOption<DecisionLog>>,
     pub(super) audit: Option<Arc<AuditLog>>,
     #[cfg(feature = "otlp")]
     traces: Option<Arc<TraceExport>>,
@@ -39,7 +41,7 @@ impl Logs {
         Ok(Logs {
             process,
             access: access.map(Arc::new),
-            decisions: decisions.map(Arc::new),
+            decisions: Arc::new(decisions.map(Arc::new).into()),
             audit: audit.map(Arc::new),
             #[cfg(feature = "otlp")]
             traces: traces.map_err(|e| ProcessError::Failed(format!("log.otlp cannot be used: {e}")))?.map(Arc::new),
@@ -73,7 +75,7 @@ impl Logs {
     /// may go to a pipe that nobody reads, then what another machine takes.
     pub(super) fn close(&self, within: Duration) {
         let deadline = Instant::now() + within;
-        self.decisions.iter().for_each(|decisions| decisions.writer.close(deadline));
+        self.decisions.load().iter().for_each(|decisions| decisions.writer.close(deadline));
         self.audit.iter().for_each(|audit| audit.close(deadline));
         self.access.iter().for_each(|access| access.close(deadline));
         #[cfg(feature = "otlp")]

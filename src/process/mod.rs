@@ -101,7 +101,7 @@ pub fn run(config_path: Option<PathBuf>, demo: bool) -> Result<(), ProcessError>
         // Until the start is done, a stop signal ends the process at once.
         let mut stop_signals =
             [listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?, listen(SignalKind::quit())?];
-        let start = startup::start((file, looked), loaded, inputs, demo.is_some(), log.clone(), open_files);
+        let start = startup::start((file, looked), loaded, inputs, demo.as_ref(), log.clone(), open_files);
         let (mut serving, urls, reloader) = tokio::select! {
             biased;
             () = stopped(&mut stop_signals) => return Ok(()),

@@ -45,6 +45,7 @@ pub(super) struct Serving {
     pub(super) handover: Option<HandoverTask>,
     /// The admin listener, if it is on.
     pub(super) admin: Option<AdminThread>,
+    pub(super) admin_url: String,
     pub(super) state: Arc<ProcessState>,
 }
 
@@ -67,7 +68,11 @@ impl Serving {
             false => format!("ready: {url}\n"),
         };
         let ready: String = urls.iter().map(line).collect();
-        let instructions = demo.zip(urls.first()).map(|(demo, url)| demo.instructions(url)).unwrap_or_default();
+        let instructions = demo.zip(urls.first()).map(|(demo, url)| {
+            demo.start_traffic(url);
+            demo.instructions(url, &self.admin_url)
+        });
+        let instructions = instructions.unwrap_or_default();
         spawn_blocking(move || {
             // Errors are ignored: if the output is closed, nobody reads it.
             let _ = io::stderr().write_all(ready.as_bytes());

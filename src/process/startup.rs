@@ -10,6 +10,7 @@ use tokio::task::spawn_blocking;
 
 use super::ProcessError;
 use super::background::{DAY, start_tasks, warn_of_ends};
+use super::demo::Demo;
 use super::handover::{Handover, Predecessor};
 use super::logs::Logs;
 use super::metrics::ProcessMetrics;
@@ -48,7 +49,7 @@ pub(super) async fn start(
     (file, looked): (PathBuf, States),
     loaded: Loaded,
     mut inputs: Inputs,
-    is_demo: bool,
+    demo: Option<&Demo>,
     log: Arc<ProcessLog>,
     open_files: u64,
 ) -> Result<(Serving, Vec<String>, Option<Reloader>), ProcessError> {
@@ -64,7 +65,7 @@ pub(super) async fn start(
     let store = open_store(config).await?;
     let logs = Logs::open(log, &config.log, &clock)?;
     let gateway = build_gateway(config.clone(), inputs, store.as_ref(), &logs, clock).await?;
-    let urls = listeners.iter().map(|listener| listener.url.clone()).collect();
+    let urls: Vec<String> = listeners.iter().map(|listener| listener.url.clone()).collect();
     let edge = Arc::new(Edge::new(gateway.clone(), tls.clone(), max_connections));
     let started = gateway.clock().unix();
     let state = ProcessState::new(ConfigInForce { loaded: loaded.clone(), after_restart: Vec::new() }, started);
@@ -77,6 +78,7 @@ pub(super) async fn start(
     let server = Server::start(edge, listeners, threads)
         .map_err(|e| ProcessError::Failed(format!("cannot wait for connections: {e}")))?;
     let (requests, receiver) = mpsc::channel(RELOADS);
+    let admin_url = admin.as_ref().map(|listener| listener.url.clone()).unwrap_or_default();
     let admin = match admin.zip(config.admin.listener()) {
         None => None,
         Some((listener, settings)) => {
@@ -89,9 +91,11 @@ pub(super) async fn start(
                 metrics,
                 connections,
                 audit: logs.audit.clone(),
-                reload: (!is_demo).then_some(requests),
+                reload: demo.is_none().then_some(requests),
                 store: store.clone(),
-                own: Own::default(),
+                urls: urls.clone(),
+                certificate_ends: admin_ends,
+                own: Own::new(demo.map(|demo| demo.link.as_str())),
             };
             let thread = AdminThread::start(shared, listener.socket.into(), settings.hosts.clone(), admin_certificate);
             Some(thread.map_err(|e| ProcessError::Failed(format!("the admin listener cannot be started: {e}")))?)
@@ -103,8 +107,8 @@ pub(super) async fn start(
         take_over(predecessor, &gateway, looked).await?;
     }
     let handover = handover.map(|handover| handover.start(predecessor, gateway.clone()));
-    let serving = Serving { gateway, store, server, logs, handover, admin, state };
-    Ok((serving, urls, (!is_demo).then_some(reloader)))
+    let serving = Serving { gateway, store, server, logs, handover, admin, admin_url, state };
+    Ok((serving, urls, demo.is_none().then_some(reloader)))
 }
 
 /// Takes over from the process that serves. It has in force what has changed since the files were `looked` at, and goes on if

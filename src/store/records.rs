@@ -46,6 +46,23 @@ pub struct KeyRecord {
     pub previous: Option<Previous>,
 }
 
+/// Which keys are looked for, and in which order.
+#[derive(Clone, Debug, Default)]
+pub struct KeySearch {
+    /// In the id or the name of the key or of its guild; empty: any.
+    pub text: String,
+    pub scope: Option<Scope>,
+    /// Unix seconds.
+    pub ends_before: Option<i64>,
+    /// No use is stored.
+    pub is_unused: bool,
+    /// Whether only the keys of `ids` are looked for, or all others.
+    pub among: bool,
+    pub ids: Vec<KeyId>,
+    /// By `name`, by `last-use`, the latest first, by `end`, the next first, or else by id.
+    pub sort: String,
+}
+
 /// The secret that a key had before it was rotated, by its digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Previous {

@@ -2,6 +2,8 @@
 //! two are refused at the very same moment, one of them may be left out.
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicI64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::Mutex;
 
@@ -35,10 +37,65 @@ impl LastRefusals {
     }
 }
 
+/// How many of the last requests are kept, and how many of each tenth of a second.
+const LIVE: usize = 500;
+const LIVE_IN_TENTH: usize = 20;
+
+/// How long after a look at them requests are kept, in milliseconds.
+const WATCHED_FOR: i64 = 15_000;
+
+/// The last requests, for people who watch them: some of them where there are many, and none while nobody watches.
+#[derive(Debug, Default)]
+pub struct LiveRequests {
+    /// In milliseconds since the Unix epoch.
+    watched_until: AtomicI64,
+    last: Mutex<VecDeque<AccessLine>>,
+}
+
+impl LiveRequests {
+    pub(super) fn add(&self, line: &AccessLine) {
+        if line.unix_ms >= self.watched_until.load(Relaxed) {
+            return;
+        }
+        let Some(mut last) = self.last.try_lock() else { return };
+        let is_of_tenth = |other: &AccessLine| other.unix_ms / 100 == line.unix_ms / 100;
+        if last.iter().rev().take(LIVE_IN_TENTH).filter(|other| is_of_tenth(other)).count() == LIVE_IN_TENTH {
+            return;
+        }
+        if last.len() == LIVE {
+            last.pop_front();
+        }
+        last.push_back(line.clone());
+    }
+
+    /// Those that are kept, the latest first; more are kept from now on.
+    pub fn watch(&self, now_ms: i64) -> Vec<AccessLine> {
+        let was_watched = self.watched_until.swap(now_ms + WATCHED_FOR, Relaxed) > now_ms;
+        let mut last = self.last.lock();
+        if !was_watched {
+            last.clear();
+        }
+        last.iter().rev().cloned().collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::telemetry::access_line::tests::example;
+
+    #[test]
+    fn requests_are_kept_while_somebody_watches_and_of_many_some() {
+        let live = LiveRequests::default();
+        let line = |unix_ms| AccessLine { unix_ms, ..example() };
+        live.add(&line(1));
+        assert!(live.watch(2).is_empty());
+        (2..300).for_each(|ms| live.add(&line(ms)));
+        live.add(&line(2 + WATCHED_FOR));
+        let times: Vec<i64> = live.watch(300).iter().map(|line| line.unix_ms).collect();
+        assert_eq!(times, (200..220).rev().chain((100..120).rev()).chain((2..22).rev()).collect::<Vec<i64>>());
+        assert!(live.watch(301 + WATCHED_FOR).is_empty());
+    }
 
     #[test]
     fn a_flood_of_one_code_does_not_hide_another() {

@@ -4,7 +4,9 @@
 
 use std::sync::Arc;
 
-use super::last_refusals::LastRefusals;
+use arc_swap::ArcSwapOption;
+
+use super::last_refusals::{LastRefusals, LiveRequests};
 use super::metrics::{RequestMetrics, RequestTotals};
 use super::{AccessLine, AccessLog, Decision, DecisionLog};
 use crate::wire::{TraceContext, TraceParent};
@@ -13,9 +15,10 @@ use crate::wire::{TraceContext, TraceParent};
 #[derive(Debug, Default)]
 pub struct Observer {
     pub access: Option<Arc<AccessLog>>,
-    pub decisions: Option<Arc<DecisionLog>>,
+    pub decisions: Arc<ArcSwapOption<DecisionLog>>,
     pub metrics: RequestMetrics,
     pub last_refusals: LastRefusals,
+    pub live: LiveRequests,
     #[cfg(feature = "otlp")]
     pub traces: Option<Arc<super::TraceExport>>,
 }
@@ -33,18 +36,24 @@ impl Observer {
         None
     }
 
+    /// Records decisions there from now on, or nowhere.
+    pub fn record_decisions(&self, to: Option<DecisionLog>) {
+        let before = self.decisions.swap(to.map(Arc::new));
+        std::thread::spawn(move || drop(before)); // which writes what is queued
+    }
+
     /// Records what the limits decided on a request. To be called at the moment of the decision and not at the end of
     /// the request: `limits plan` and `limits suggest` replay the record, and need the decisions of a key in the order
     /// in which they were made. `decision` is called only if there is a record.
     pub fn decided(&self, decision: impl FnOnce() -> Decision) {
-        if let Some(decisions) = &self.decisions {
+        if let Some(decisions) = &*self.decisions.load() {
             decisions.writer.record(decision());
         }
     }
 
     /// Counts a request over the limit of its address. The record has no decision for it, since it has no valid key.
     pub fn over_address_limit(&self) {
-        if let Some(decisions) = &self.decisions {
+        if let Some(decisions) = &*self.decisions.load() {
             decisions.count_stranger();
         }
     }
@@ -59,10 +68,16 @@ impl Observer {
         self.last_refusals.list()
     }
 
+    /// The last requests, the latest first, for somebody who watches them at this moment.
+    pub fn live_requests(&self, now_ms: i64) -> Vec<AccessLine> {
+        self.live.watch(now_ms)
+    }
+
     /// Reports the end of a request; to be called once for each request that is answered.
     pub fn finished(&self, line: AccessLine) {
         self.metrics.count(&line);
         self.last_refusals.add(&line);
+        self.live.add(&line);
         #[cfg(feature = "otlp")]
         if let Some(traces) = self.traces.as_ref().filter(|_| line.span.is_some()) {
             traces.writer.record(line.clone());

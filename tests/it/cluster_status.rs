@@ -81,7 +81,7 @@ async fn each_node_is_shown_and_configurations_and_key_files_that_differ_are_nam
     says(&here, 1, &["the configurations of the nodes differ"]).await;
     eventually(PATIENCE, "two configurations", async || configurations().await == 2.0).await;
     let page = here.dashboard().await.get("/").await.text;
-    assert!(page.contains("role=\"alert\">the configurations of the nodes differ"), "{page}");
+    assert!(page.contains("class=\"warn\">the configurations of the nodes differ"), "{page}");
     assert!(page.contains(">edge-2</th><td data-label=\"State\"><span>serving</span></td>"), "{page}");
     there.reload_with("burst = 999999", "burst = 1000000");
     says(&here, 0, &["edge-2"]).await;
@@ -93,7 +93,7 @@ async fn each_node_is_shown_and_configurations_and_key_files_that_differ_are_nam
     let two = async || admin.metric("guildgate_cluster_key_files").await == 2.0;
     eventually(PATIENCE, "two key files", two).await;
     let page = here.dashboard().await.get("/").await.text;
-    assert!(page.contains("role=\"alert\">the key files of the nodes differ"), "{page}");
+    assert!(page.contains("class=\"warn\">the key files of the nodes differ"), "{page}");
     here.world().write("keys.toml", format!("# in another order\n{more}{file}"));
     says(&here, 0, &["edge-1", "edge-2"]).await;
     // What may differ between nodes is no difference.

@@ -42,7 +42,7 @@ async fn pages_need_a_session_and_a_session_a_token(gate: &TestGateway) {
     let cookie = answer.header("set-cookie");
     let (id, flags) = cookie.split_once("; ").unwrap();
     assert!(id.strip_prefix("guildgate_session=").unwrap().len() >= 43, "{cookie}");
-    assert_eq!(flags, "HttpOnly; SameSite=Strict; Path=/");
+    assert_eq!(flags, "HttpOnly; SameSite=Strict");
     for path in &pages {
         let page = dashboard.get(path).await;
         assert!(page.status == 200 && page.text.contains("Log out"), "{page:?}");

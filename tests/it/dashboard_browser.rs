@@ -40,12 +40,15 @@ async fn a_key_is_made_and_revoked(gate: &TestGateway, browser: &Browser) {
     browser.shows("the plot", "document.querySelectorAll('.chart canvas').length === 1").await;
 
     browser.enter("nav a[href='./keys']", "Keys").await;
+    browser.enter("main a[href='keys?make=yes']", "Make a key").await;
     browser.tab_to("#field-guild").await;
     assert_eq!(browser.evaluate("document.activeElement.value").await, GUILD);
     browser.tab_to("#field-name").await;
     browser.type_text("by keyboard").await;
     browser.enter("form[action='./keys'] button.primary", "The key was made").await;
     let secret = browser.text("#secret").await;
+    assert_eq!(browser.text("button[data-copy=curl]").await, "Copy");
+    assert!(browser.text("#curl").await.contains(&format!("-H 'Authorization: {secret}' http://127.0.0.1:")));
     eventually(PATIENCE, "the key works", || async { points(gate, &secret).await.status == 200 }).await;
 
     browser.enter("main a[href^='keys/']", &key_title(browser).await).await;
@@ -64,6 +67,12 @@ async fn every_page_is_whole_in_light_dark_and_on_a_phone(gate: &TestGateway, br
     let folder = std::env::var_os(SCREENSHOTS).map(PathBuf::from);
     if folder.is_some() {
         traffic(gate).await;
+    }
+    let admin = gate.admin().await;
+    for name in ["<b>\"bold\"</b>".to_owned(), "مفتاح بوت النقابة".repeat(6), "🦉".repeat(60), "long".repeat(50)]
+    {
+        let body = serde_json::json!({ "guild": GUILD, "name": name, "expires": "20d" });
+        admin.post("/api/keys", &body.to_string()).await.is(201);
     }
     for _ in 0..60 {
         let _ = gate.get_points("bot", "7").await;
@@ -85,6 +94,8 @@ async fn every_page_is_whole_in_light_dark_and_on_a_phone(gate: &TestGateway, br
             assert_eq!(browser.evaluate(UNLABELLED).await, 0, "{path} has a control without a label");
             let hidden = browser.evaluate(HIDDEN_TEXT).await;
             assert_eq!(hidden, serde_json::json!([]), "{path} in {kind}: outside the window, or too small");
+            let cut = browser.evaluate(CUT).await;
+            assert_eq!(cut, serde_json::json!([]), "{path} in {kind}: beyond its element, or over another one");
             assert_eq!(browser.nameless_controls().await, Vec::<String>::new(), "{path}");
             let low = browser.evaluate(LOW_CONTRAST).await;
             assert_eq!(low, serde_json::json!([]), "{path} in {kind}: contrast below 4.5");
@@ -122,6 +133,24 @@ const HIDDEN_TEXT: &str = r#"(() => {
         if (box.left < 0 || box.right > innerWidth || height < 10) hidden.push(element.outerHTML.slice(0, 80));
     }
     return hidden;
+})()"#;
+
+/// Texts that are wider than their cell, field or panel, or outside the window. What ends in an ellipsis has a tooltip.
+const CUT: &str = r#"(() => {
+    const cut = [], range = document.createRange();
+    for (const element of document.querySelectorAll('th, td, dd, dt, p, li, a, button, h1, h2, label, pre, code')) {
+        if (!element.checkVisibility() || element.closest('.skip, caption')) continue;
+        if (element.querySelector('.cut') || element.closest('.cut')) continue;
+        range.selectNodeContents(element);
+        const text = range.getBoundingClientRect(), box = element.closest('th, td, dd, li, .panel, main, header').getBoundingClientRect();
+        if (text.width && (text.right > box.right + 1 || text.left < box.left - 1 || text.right > innerWidth + 1)) {
+            cut.push(element.outerHTML.slice(0, 120));
+        }
+    }
+    for (const element of document.querySelectorAll('.cut')) {
+        if (element.scrollWidth > element.clientWidth && !element.title) cut.push(element.outerHTML.slice(0, 120));
+    }
+    return cut;
 })()"#;
 
 const UNLABELLED: &str = "[...document.querySelectorAll('input:not([type=hidden]), select')]\

@@ -31,6 +31,9 @@ async fn on_a_store_pages_show_what_goes_on_and_forms_change_it() {
     the_last_refusals_are_explained(&gate, &dashboard).await;
     the_configuration_is_shown_and_reloaded(&gate, &dashboard).await;
     a_refused_form_is_shown_again_with_what_was_typed(&gate, &dashboard).await;
+    guilds_are_added_changed_and_removed(&gate, &dashboard).await;
+    a_members_points_warns_and_reviews_are_changed(&gate, &dashboard).await;
+    the_last_lines_of_the_audit_log_are_shown(&gate, &dashboard).await;
 }
 
 #[tokio::test]
@@ -44,7 +47,7 @@ async fn before_an_http_origin_pages_show_the_cache_and_the_upstream() {
     // Requests that fail at an upstream that answers are told.
     gate.origin().next("getPoints", Act::say(500, "<html>"));
     assert_eq!(gate.get_points("bot", "6").await.code(), Some(20));
-    let told = "role=\"alert\">of the last 8 requests, 1 got 20, 21 or 22: see the origin";
+    let told = "class=\"alert\">of the last 8 requests, 1 got 20, 21 or 22: see the origin";
     // A request is counted after its answer.
     eventually(PATIENCE, told, async || dashboard.get("/").await.text.contains(told)).await;
     the_only_upstream_is_named_while_it_does_not_answer(&mut gate, &dashboard).await;
@@ -75,11 +78,11 @@ async fn the_only_upstream_is_named_while_it_does_not_answer(gate: &mut TestGate
     for member in 0..3 {
         gate.get_points("bot", &member.to_string()).await.is_unavailable();
     }
-    let told =
-        format!("{} failed its last requests or health checks, and is asked only where no other", gate.origin().url());
+    let told = format!("{} failed its last requests or health checks (", gate.origin().url());
     let page = dashboard.get("/").await.text;
-    assert!(page.contains("role=\"alert\">") && page.contains(&told), "{page}");
-    assert!(page.contains(">out<"), "{page}");
+    assert!(page.contains("class=\"alert\">") && page.contains(&told), "{page}");
+    assert!(page.contains(">out</span> since ") && page.to_lowercase().contains("connection refused"), "{page}");
+    assert!(page.find("Addresses of the origin").unwrap() < page.find("<svg").unwrap(), "{page}");
     assert!(admin.get("/metrics").await.text.contains(&format!("{sample} 0")));
     assert_eq!(admin.get("/readyz").await.status, 200, "it still answers from memory");
     gate.origin_mut().come_back();
@@ -97,7 +100,7 @@ async fn a_key_is_made_changed_rotated_and_revoked_and_each_is_in_the_audit_log(
     let first = secret(&made);
     eventually(PATIENCE, "it works", || async { points(gate, &first).await.status == 200 }).await;
     let list = dashboard.get("/keys?q=NEW+one").await.text;
-    assert!(list.contains("Keys: 1,") && list.contains("Night Watch") && !list.contains(&first), "{list}");
+    assert!(list.contains("Keys 1 to 1.") && list.contains("Night Watch") && !list.contains(&first), "{list}");
     let id = list.split("href=\"keys/").nth(1).unwrap().split('"').next().unwrap().to_owned();
     let page = format!("/keys/{id}");
     assert!(dashboard.get(&page).await.text.contains("new one"));
@@ -154,12 +157,21 @@ async fn a_key_is_made_changed_rotated_and_revoked_and_each_is_in_the_audit_log(
 async fn a_refused_form_is_shown_again_with_what_was_typed(gate: &TestGateway, dashboard: &Dashboard) {
     let typed = [("guild", "nope"), ("name", "A long name"), ("scope", "read"), ("tier", ""), ("expires", "90d")];
     let again = dashboard.post("/keys", &typed).await;
-    let form = again.text.split("<h2>Make a key</h2>").nth(1).unwrap_or_else(|| panic!("{again:?}"));
-    assert!(again.status == 404 && form.contains(r#"<p class="alert" role="alert">"#), "{form}");
-    for part in [r#"value="nope""#, r#"value="A long name""#, r#"<option value="read" selected>"#, r#"value="90d""#] {
+    let (status, form) = (again.status, again.text);
+    assert!(status == 404 && form.contains(r#"<p class="alert" role="alert">"#), "{form}");
+    for part in [
+        r#"name="guild" aria-invalid="true" autofocus"#,
+        r#"<span class="error">guild nope is not in the store"#,
+        r#"value="A long name""#,
+        r#"<option value="read" selected>"#,
+        r#"value="90d""#,
+    ] {
         assert!(form.contains(part), "{part} is not in {form}");
     }
     assert!(form.contains(&format!(r#"<option value="{GUILD}">"#)), "guilds are not listed: {form}");
+    let again = dashboard.post("/keys", &[("guild", GUILD), ("expires", "soon"), ("scope", "read")]).await;
+    let field = again.text.split("field-expires-hint\"><span class=\"error\">").nth(1);
+    assert!(again.status == 400 && field.is_some(), "{again:?}");
 
     // A field that is sent as it was shown is not changed, and names are text and no markup.
     let page = format!("/keys/{}", gate.key_id("bot"));
@@ -167,7 +179,7 @@ async fn a_refused_form_is_shown_again_with_what_was_typed(gate: &TestGateway, d
     assert_eq!(dashboard.post(&format!("{page}/change"), &typed).await.status, 303);
     let (key, list) = (dashboard.get(&page).await.text, dashboard.get("/keys?q=%3Cb%3E").await.text);
     assert!(
-        key.contains("&lt;b&gt;&quot;'&amp;") && list.contains("Keys: 1,") && !(key + &list).contains("<b>"),
+        key.contains("&lt;b&gt;&quot;'&amp;") && list.contains("Keys 1 to 1.") && !(key + &list).contains("<b>"),
         "{list}"
     );
     let typed = [("name", "other"), ("name-before", "bot"), ("expires", "x"), ("expires-before", "y")];
@@ -179,8 +191,7 @@ async fn a_refused_form_is_shown_again_with_what_was_typed(gate: &TestGateway, d
     }
     assert!(!rotate.contains(r#"role="alert""#) && rotate.contains(r#"value="24h""#), "{rotate}");
     let again = dashboard.post(&format!("{page}/rotate"), &[("overlap", "soon")]).await;
-    let rotate = again.text.split("<h2>Rotate</h2>").nth(1).unwrap_or_else(|| panic!("{again:?}"));
-    assert!(rotate.contains(r#"value="soon""#) && rotate.contains("is not a duration"), "{rotate}");
+    assert!(again.text.contains(r#"value="soon""#) && again.text.contains("is not a duration"), "{again:?}");
     assert!(!again.text.contains("at line"), "{again:?}");
 }
 
@@ -191,9 +202,33 @@ async fn a_key_shows_its_limits_and_refusals(gate: &TestGateway, dashboard: &Das
     let page = format!("/keys/{}", gate.key_id("slow"));
     for path in ["/keys", &page] {
         let text = dashboard.get(path).await.text;
-        assert!(text.contains("rate: 3") && text.contains("2 of 2") && text.contains("2 of 100"), "{path}: {text}");
-        assert!(text.contains("<meter "), "{text}");
+        assert!(text.contains("rate: 3") && text.contains("2 of 2") && text.contains("<meter "), "{path}: {text}");
     }
+    assert!(dashboard.get(&page).await.text.contains("2 of 100"));
+    for (query, ids) in [
+        ("show=over", &["slow"][..]),
+        ("show=unused&sort=name", &[]),
+        ("show=read", &[]),
+        ("sort=last-use", &["slow", "bot"]),
+        ("show=write&sort=end&page=1", &["slow", "bot"]),
+    ] {
+        let text = dashboard.get(&format!("/keys?{query}")).await.text;
+        let rows = text.matches("<tr><th").count() - usize::from(!ids.is_empty());
+        let listed = ids.iter().all(|id| text.contains(&format!("keys/{}\"", gate.key_id(id))));
+        assert!(
+            listed && (rows == ids.len() || query.contains("sort=l") || query.contains("sort=e")),
+            "{query}: {text}"
+        );
+    }
+    let text = dashboard.get(&page).await.text;
+    for part in ["id=\"hours\"", "id=\"days\"", "<polyline", "<td data-label=\"Rate\"><span>1/m<", "Night Watch</bdi>"]
+    {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    let part = dashboard.get(&format!("{page}?part=main")).await.text;
+    assert!(part.contains("12 over a limit") && !part.contains("<form"), "{part}");
+    let purged = dashboard.post(&format!("{page}/purge"), &[("guild", GUILD)]).await;
+    assert_eq!(purged.header("location"), format!("{page}?done=purge"), "{purged:?}");
     let reset = dashboard.post(&format!("{page}/reset-day"), &[]).await;
     assert_eq!(reset.header("location"), format!("{page}?done=reset-day"), "{reset:?}");
     eventually(PATIENCE, "the day is whole", || async { dashboard.get(&page).await.text.contains("0 of 100") }).await;
@@ -215,7 +250,7 @@ async fn the_configuration_is_shown_and_reloaded(gate: &TestGateway, dashboard: 
     assert!(refused.text.contains("gateway.toml was rejected as a whole; nothing was changed<"), "{refused:?}");
     let now = dashboard.get("/").await.text;
     let told = [
-        "role=\"alert\">the last reload of gateway.toml was rejected, and what was in force stays so; mend the file (",
+        "class=\"alert\">the last reload of gateway.toml was rejected, and what was in force stays so; mend the file (",
         "gateway.toml:",
         "service_name",
     ];
@@ -307,7 +342,9 @@ async fn the_last_refusals_are_explained(gate: &TestGateway, dashboard: &Dashboa
     assert_eq!(over.status, 429, "{over:?}");
     points(gate, "wrong").await;
     let page = dashboard.get("/refusals").await.text;
-    for part in ["Its API key was not accepted.", "of guild", &*gate.key_id("slow")] {
+    for part in
+        ["Its API key was not accepted.", "of guild", &*gate.key_id("slow"), "02 incorrect key (", "over rate of slow"]
+    {
         assert!(page.contains(part), "{part} is not in {page}");
     }
     let id = over.header("x-request-id").unwrap().to_owned();
@@ -322,5 +359,97 @@ async fn the_last_refusals_are_explained(gate: &TestGateway, dashboard: &Dashboa
         let page = dashboard.get(&format!("/refusals?q={q}")).await.text;
         assert!(page.contains(&id) && !page.contains("Its API key was not accepted."), "{q}: {page}");
     }
+    let page = dashboard.get("/refusals?code=02").await.text;
+    assert!(page.contains("Its API key was not accepted.") && !page.contains(&id), "{page}");
+    assert!(dashboard.get("/refusals/live").await.text.contains("No request came"));
+    points(gate, "wrong").await;
+    let is_live =
+        async || dashboard.get("/refusals/live?part=main&q=02").await.text.contains("<td data-label=\"Code\">");
+    eventually(PATIENCE, "the request is shown", is_live).await;
+    let other = dashboard.get("/refusals/live?q=k_none").await.text;
+    assert!(other.contains("or none that is looked for") && !other.contains("<td"), "{other}");
     assert!(dashboard.get("/refusals?q=%3Cb%3E").await.text.contains("value=\"&lt;b&gt;\""));
+}
+
+async fn guilds_are_added_changed_and_removed(gate: &TestGateway, dashboard: &Dashboard) {
+    let name = format!("<b>שלום 🎉 {}", "x".repeat(200));
+    let added = dashboard.post("/guilds", &[("id", "777"), ("name", &name)]).await;
+    assert_eq!((added.status, added.header("location")), (303, "/guilds/777?done=guild"), "{added:?}");
+    let again = dashboard.post("/guilds", &[("id", "777"), ("name", "other")]).await;
+    assert!(again.status == 409 && again.text.contains("value=\"other\""), "{again:?}");
+    for path in ["/guilds?q=XXX", "/guilds/777"] {
+        let text = dashboard.get(path).await.text;
+        assert!(text.contains("&lt;b&gt;שלום 🎉") && !text.contains("<b>"), "{path}: {text}");
+    }
+    assert!(!dashboard.get("/guilds?q=nowhere").await.text.contains("777"));
+    let guild = async || gate.admin().await.get("/api/guilds/777").await.is(200);
+    for (action, left) in [("leave", true), ("return", false)] {
+        let done = dashboard.post(&format!("/guilds/777/{action}"), &[]).await;
+        assert_eq!(done.header("location"), format!("/guilds/777?done={action}"), "{done:?}");
+        assert_eq!(guild().await["left"], left);
+        assert_eq!(dashboard.get("/guilds/777").await.text.contains("has left:"), left);
+    }
+    dashboard.post("/guilds/777/rename", &[("name", "Day Watch")]).await;
+    assert_eq!(guild().await["name"], "Day Watch");
+    let unconfirmed = dashboard.post("/guilds/777/remove", &[]).await;
+    assert!(unconfirmed.status == 400 && unconfirmed.text.contains("Tick the box"), "{unconfirmed:?}");
+    let removed = dashboard.post("/guilds/777/remove", &[("confirmed", "yes")]).await;
+    assert_eq!(removed.header("location"), "/guilds?done=remove", "{removed:?}");
+    for path in ["/guilds/777", "/guilds/777/members/7", "/guilds/%20"] {
+        assert_eq!(dashboard.get(path).await.status, 404, "{path}");
+    }
+}
+
+async fn a_members_points_warns_and_reviews_are_changed(gate: &TestGateway, dashboard: &Dashboard) {
+    let guild = format!("/guilds/{GUILD}");
+    let found = dashboard.get(&format!("{guild}?q=12")).await;
+    let member = format!("{guild}/members/12");
+    assert_eq!(found.header("location"), member, "{found:?}");
+    assert!(dashboard.get(&member).await.text.contains("There is no such member yet"));
+    let post =
+        async |action: &str, fields: &[(&str, &str)]| dashboard.post(&format!("{member}/{action}"), fields).await;
+    let done = format!("{member}?done=member");
+    assert_eq!(post("set", &[("name", "<i>Cy"), ("points", "-5")]).await.header("location"), done);
+    gate.get_points("bot", "12").await.is("-5");
+    let warn = [("warn-author", "Mod"), ("warn-reason", "<i>spam"), ("warn-expires", "90d")];
+    assert_eq!(post("warn", &warn).await.header("location"), done);
+    let review = [("review-author", "Bo"), ("review-rating", "5"), ("review-text", "Quick")];
+    assert_eq!(post("review", &review).await.header("location"), done);
+    let text = dashboard.get(&member).await.text;
+    for part in ["&lt;i&gt;Cy", "&lt;i&gt;spam", "Quick", "value=\"-5\""] {
+        assert!(text.contains(part) && !text.contains("<i>"), "{part} is not in {text}");
+    }
+    for (action, fields, status, again) in [
+        ("set", [("points", "much"), ("name", "")], 400, "value=\"much\""),
+        ("review", [("review-rating", "9"), ("review-author", "Eve")], 400, "value=\"Eve\""),
+        ("warn", [("warn-expires", "never"), ("warn-author", "Eve")], 409, "value=\"never\""),
+        ("remove", [("", ""), ("", "")], 400, "Tick the box"),
+    ] {
+        let refused = post(action, &fields).await;
+        assert!(refused.status == status && refused.text.contains(again), "{action}: {refused:?}");
+        assert!(refused.text.contains("role=\"alert\""), "{action}: {refused:?}");
+    }
+    for one in ["warn", "review"] {
+        let id =
+            gate.admin().await.get(&format!("/api{guild}/{one}s?member=12")).await.is(200)["items"][0]["id"].clone();
+        let removed = post(&format!("remove-{one}"), &[("id", id.as_str().unwrap())]).await;
+        assert_eq!(removed.header("location"), done, "{removed:?}");
+    }
+    let text = dashboard.get(&member).await.text;
+    assert!(!text.contains("spam") && !text.contains("Quick"), "{text}");
+    assert_eq!(post("remove", &[("confirmed", "yes")]).await.header("location"), done);
+    gate.get_points("bot", "12").await.is("0");
+}
+
+async fn the_last_lines_of_the_audit_log_are_shown(gate: &TestGateway, dashboard: &Dashboard) {
+    let path = format!("/api/guilds/{GUILD}/members/12");
+    let page = async |q: &str| dashboard.get(&format!("/audit?q={q}")).await.text;
+    eventually(PATIENCE, "the last change", async || page("DELETE").await.contains(&path)).await;
+    let text = page("").await;
+    for part in ["/login", "POST /api/guilds: 777", "{&quot;name&quot;:&quot;Day Watch&quot;}", "127.0.0.1"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert!(!text.contains("<i>") && page("nothing-has-this").await.contains("There are none."));
+    std::fs::remove_file(gate.world().path("audit.log")).unwrap();
+    assert!(page("").await.contains("The file cannot be read"));
 }

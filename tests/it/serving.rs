@@ -137,6 +137,21 @@ async fn is_served(address: std::net::SocketAddr) -> bool {
     connection.answer_if_any().await.is_some_and(|answer| answer.status == 200)
 }
 
+async fn the_link_logs_in_once_and_the_pages_show_traffic(said: &str, admin: &AdminClient) {
+    let link = said.lines().find(|line| line.contains("/login?once=")).unwrap_or_else(|| panic!("{said}"));
+    let path = link.strip_prefix(&format!("http://{}", admin.address)).unwrap();
+    let nobody = admin.with_token("");
+    assert_eq!(nobody.get("/login?once=x").await.status, 200);
+    let answer = nobody.get(path).await;
+    let cookie = answer.header("set-cookie").split(';').next().unwrap().to_owned();
+    assert_eq!((answer.status, answer.header("location")), (303, "/"), "{answer:?}");
+    let dashboard = Dashboard { client: nobody.clone(), cookie };
+    let is_refused = async || dashboard.get("/refusals").await.text.contains("over rate of free");
+    eventually(PATIENCE, "one of the callers is over its limit", is_refused).await;
+    let again = nobody.get(path).await;
+    assert_eq!((again.status, again.header("set-cookie")), (200, ""), "{again:?}");
+}
+
 #[tokio::test]
 async fn the_demos_curl_line_works_as_it_is_printed_and_it_takes_nothing_of_the_file() {
     let world = World::new("[admin]\nlisten = \"0.0.0.0:9180\"\n[log]\naudit = \"audit.log\"\n");
@@ -182,4 +197,5 @@ async fn the_demos_curl_line_works_as_it_is_printed_and_it_takes_nothing_of_the_
     assert_eq!((text(["keys", "source"]), shown["log"].get("audit")), ("store", None));
     let page = Dashboard::log_in(&admin, &admin.token).await.get("/configuration").await.text;
     assert!(page.contains("This is a demo") && !page.contains("Reload the files"), "{page}");
+    the_link_logs_in_once_and_the_pages_show_traffic(&process.stdout(), &admin).await;
 }

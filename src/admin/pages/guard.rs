@@ -22,7 +22,7 @@ pub(super) const COOKIE_NAME: &str = "guildgate_session";
 
 const POLICY: &str = "default-src 'self'; frame-ancestors 'none'; base-uri 'self'; form-action 'self'";
 
-/// The query of the script that refreshes a page.
+/// How the query of the script begins that refreshes a page.
 const REFRESH: &str = "part=main";
 
 /// Where browsers may say that the dashboard is. Another site's name that leads to this address is none of them, so
@@ -96,7 +96,9 @@ async fn check_and_run(pages: &Pages, visit: Option<Visit>, mut request: Request
             request.extensions_mut().insert(Visit { fields, ..visit });
         }
         None if path.starts_with("/assets/") || path == "/login" => {}
-        None if request.uri().query() == Some(REFRESH) => return Err(Problem::unauthorized()),
+        None if request.uri().query().is_some_and(|query| query.starts_with(REFRESH)) => {
+            return Err(Problem::unauthorized());
+        }
         None => return Ok(Redirect::to(&login_path(&request)).into_response()),
     }
     Ok(next.run(request).await)
@@ -123,7 +125,7 @@ fn is_own_form(headers: &HeaderMap) -> bool {
 
 /// Who is logged in.
 fn visit(pages: &Arc<Pages>, request: &Request) -> Option<Visit> {
-    let is_use = request.uri().query() != Some(REFRESH);
+    let is_use = request.uri().query().is_none_or(|query| !query.starts_with(REFRESH));
     let now = pages.shared.gateway.clock().now();
     let role = session_id(request.headers()).and_then(|id| pages.shared.own.sessions.get(id, now, is_use))?;
     let (peer, path) = (request.extensions().get::<Peer>().copied(), request.uri().path().to_owned());

@@ -1,5 +1,7 @@
 //! What all pages have in common: the frame, the ways between pages, tables and forms.
 
+use std::time::Duration;
+
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
@@ -7,23 +9,32 @@ use maud::{DOCTYPE, Markup, html};
 use super::{Visit, in_path};
 use crate::admin::problem::{Problem, ReloadFault};
 use crate::admin::tokens::Role;
+use crate::model::{date_of, rough};
 
 /// The pages, by path and name.
-const PAGES: [(&str, &str); 6] = [
+const PAGES: [(&str, &str); 8] = [
     ("/", "Overview"),
     ("/keys", "Keys"),
+    ("/guilds", "Guilds"),
     ("/tuning", "Tuning"),
     ("/refusals", "Refusals"),
     ("/cache", "Cache"),
     ("/configuration", "Configuration"),
+    ("/audit", "Audit"),
 ];
 
 /// What was done before, by the query's `done`.
-const DONE: [(&str, &str); 5] = [
+const DONE: [(&str, &str); 11] = [
     ("change", "The key was changed."),
     ("reset-day", "The key has its whole day back."),
     ("revoke", "The key was revoked."),
     ("purge", "The answers were purged: none of them is used any more."),
+    ("guild", "The guild was added."),
+    ("rename", "The guild was renamed."),
+    ("leave", "The bot has left the guild: its keys are answered with 03."),
+    ("return", "The bot is back in the guild: its keys work."),
+    ("remove", "The guild was removed with everything of it."),
+    ("member", "The change of the member was made."),
     ("reload", "The files were reloaded; the first of the last reloads say what changed."),
 ];
 
@@ -32,6 +43,7 @@ pub(super) fn page(visit: &Visit, title: &str, content: Markup) -> Response {
     let status = visit.refused.as_ref().map_or(StatusCode::OK, Problem::status);
     let done = DONE.iter().find(|(done, _)| visit.fields.get("done") == *done);
     let content = html! {
+        @if let Some(problem) = &visit.refused { (alert(problem)) }
         @if let Some((_, said)) = done { p.good role="status" { (said) } }
         (content)
     };
@@ -111,14 +123,13 @@ pub(super) struct Form<'v> {
 }
 
 impl Form<'_> {
-    /// The form, if whoever is logged in may send it, with why it was refused.
+    /// The form, if whoever is logged in may send it. The page begins with why it was refused.
     pub(super) fn post(&self, heading: &str, (class, button): (&str, &str), fields: Markup) -> Markup {
         html! {
             @if self.visit.role == Role::Admin {
                 section.panel {
                     @if !heading.is_empty() { h2 { (heading) } }
                     form.card method="post" action={ "." (self.action) } {
-                        @if self.visit.path == self.action { @if let Some(problem) = &self.visit.refused { (alert(problem)) } }
                         (fields)
                         button class=(class) { (button) }
                     }
@@ -143,30 +154,41 @@ impl Form<'_> {
         typed.flatten().unwrap_or(shown)
     }
 
+    /// What is wrong with a field of this form, if it is that which was refused.
+    fn error(&self, name: &str) -> Option<&str> {
+        let refused = self.visit.refused.as_ref().filter(|_| self.visit.path == self.action)?;
+        (refused.field == Some(name)).then_some(&refused.detail)
+    }
+
     /// A field with its label.
     pub(super) fn text(&self, name: &str, label: &str, shown: &str, hint: &str) -> Markup {
-        let id = format!("field-{name}");
+        let (id, error) = (format!("field-{name}"), self.error(name));
         html! {
             div.field {
                 label for=(id) { (label) }
                 input id=(id) name=(name) value=(self.value(name, shown)) autocomplete="off" spellcheck="false"
-                    list=[(name == "guild").then_some("guilds")] aria-describedby=(format!("{id}-hint"));
-                span.hint id=(format!("{id}-hint")) { (hint) }
+                    list=[(name == "guild").then_some("guilds")] aria-describedby=(format!("{id}-hint"))
+                    aria-invalid=[error.map(|_| "true")] autofocus[error.is_some()];
+                span id=(format!("{id}-hint")) {
+                    @if let Some(error) = error { span.error { (error) " " } }
+                    span.hint { (hint) }
+                }
             }
         }
     }
 
     /// A choice with its label. Each option has a value and a text.
     pub(super) fn choice(&self, name: &str, label: &str, shown: &str, options: &[(&str, &str)]) -> Markup {
-        let id = format!("field-{name}");
+        let (id, error) = (format!("field-{name}"), self.error(name));
         html! {
             div.field {
                 label for=(id) { (label) }
-                select id=(id) name=(name) {
+                select id=(id) name=(name) aria-invalid=[error.map(|_| "true")] autofocus[error.is_some()] {
                     @for (value, text) in options {
                         option value=(value) selected[*value == self.value(name, shown)] { (text) }
                     }
                 }
+                @if let Some(error) = error { span.error { (error) } }
             }
         }
     }
@@ -187,6 +209,43 @@ macro_rules! row {
     ($($cell:expr),* $(,)?) => { vec![$(maud::html! { ($cell) }),*] };
 }
 pub(super) use row;
+
+/// Links that choose what a list shows: the value of the parameter `name`, and a text; `visit` has the others of `kept`.
+pub(super) fn chips(visit: &Visit, name: &str, kept: &[&str], choices: &[(&str, &str)]) -> Markup {
+    let path = visit.path.trim_start_matches('/');
+    let kept = kept.iter().filter_map(|name| Some(format!("&{name}={}", in_path(visit.fields.given(name)?))));
+    let kept = kept.collect::<String>();
+    html! {
+        ul.chips {
+            @for (value, text) in choices {
+                @let is_current = visit.fields.get(name) == *value;
+                li { a href={ (path) "?" (name) "=" (in_path(value)) (kept) } aria-current=[is_current.then_some("true")] { (text) } }
+            }
+        }
+    }
+}
+
+/// A text, with a button that copies it where there is a script.
+pub(super) fn copied(id: &str, label: &str, text: &str) -> Markup {
+    html! {
+        code.secret id=(id) tabindex="0" aria-label=(label) { (text) }
+        button type="button" data-copy=(id) hidden { "Copy" }
+    }
+}
+
+/// Since when something lasts: the time, and how long that is.
+pub(super) fn since(unix: i64, now: i64) -> Markup {
+    let (date, lasts) = (date_of(unix), rough(Duration::from_secs(now.abs_diff(unix))));
+    let shown = date.split('T').next_back().filter(|_| now - unix < 86_400).unwrap_or(&date);
+    html! { time datetime=(date) title=(date) { (shown) } " (" (lasts) ")" }
+}
+
+/// A time in Unix seconds as how long ago it was, or in how long it will be; the tooltip has its date.
+pub(super) fn ago(unix: i64, now: i64) -> Markup {
+    let distance = rough(Duration::from_secs(now.abs_diff(unix)));
+    let words = if unix > now { format!("in {distance}") } else { format!("{distance} ago") };
+    html! { time datetime=(date_of(unix)) title=(date_of(unix)) { (words) } }
+}
 
 /// A name that people wrote, cut where it is long; the tooltip has the whole of it.
 pub(super) fn cut(text: &str) -> Markup {

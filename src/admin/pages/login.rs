@@ -16,13 +16,19 @@ use crate::admin::authorize::role_of;
 use crate::admin::problem::Problem;
 use crate::admin::server::Peer;
 use crate::admin::tokens::Role;
+use crate::edge::is_trusted;
 use crate::model::hide_keys;
 
 pub(super) async fn show(
+    State(pages): State<Arc<Pages>>,
     visit: Option<Extension<Visit>>,
+    peer: Option<Extension<Peer>>,
     headers: HeaderMap,
     Extension(fields): Extension<Fields>,
 ) -> Response {
+    if fields.given("once").is_some_and(|link| pages.shared.own.sessions.take_link(link)) {
+        return begin(&pages, peer, Ok(Role::Admin), &headers, &fields);
+    }
     let ended = "Your session has ended, and nothing was changed since. Log in again.";
     match visit {
         Some(_) => Redirect::to("/").into_response(),
@@ -58,12 +64,24 @@ pub(super) async fn log_in(
     Extension(fields): Extension<Fields>,
 ) -> Response {
     let role = role_of(&pages.shared, fields.get("token").as_bytes());
+    begin(&pages, peer, role, &headers, &fields)
+}
+
+/// Begins a session, or says why not.
+fn begin(
+    pages: &Pages,
+    peer: Option<Extension<Peer>>,
+    role: Result<Role, Problem>,
+    headers: &HeaderMap,
+    fields: &Fields,
+) -> Response {
     let name = role.as_ref().map_or("none", |role| role.name());
-    let begun = begin_session(&pages, role, &headers, fields.get("from"));
+    let peer = peer.map(|Extension(peer)| peer);
+    let secure = is_secure(pages, peer, headers);
+    let begun = begin_session(pages, role, headers, (fields.get("from"), secure));
     let status = begun.as_ref().map_or_else(Problem::status, Response::status);
     // The throttle bounds the others, so that a flood of wrong tokens does not fill the disk.
     if status != StatusCode::TOO_MANY_REQUESTS {
-        let peer = peer.map(|Extension(peer)| peer);
         pages.shared.audit(peer, name, &Method::POST, "/login", status, Value::Null, None);
     }
     begun.unwrap_or_else(|problem| {
@@ -76,7 +94,7 @@ fn begin_session(
     pages: &Pages,
     role: Result<Role, Problem>,
     headers: &HeaderMap,
-    from: &str,
+    (from, secure): (&str, bool),
 ) -> Result<Response, Problem> {
     let sessions = &pages.shared.own.sessions;
     let role = role.map_err(|problem| match problem.status() {
@@ -91,7 +109,7 @@ fn begin_session(
     sessions.end(session_id(headers).unwrap_or_default());
     let id = sessions.begin(role, pages.shared.gateway.clock().now()).map_err(|why| Problem::unavailable(why, 1))?;
     let page = if is_own_page(from) { from } else { "/" };
-    Ok(([(SET_COOKIE, cookie(pages, &id, ""))], Redirect::to(page)).into_response())
+    Ok(([(SET_COOKIE, cookie(secure, &id, ""))], Redirect::to(page)).into_response())
 }
 
 /// Whether this is a path here, and no other site's name as browsers read it: `//site`, `/\site`, and a slash and a tab
@@ -105,12 +123,23 @@ pub(super) async fn log_out(Extension(visit): Extension<Visit>, headers: HeaderM
     shared.own.sessions.end(session_id(&headers).unwrap_or_default());
     let status = StatusCode::SEE_OTHER;
     shared.audit(visit.peer, visit.role.name(), &Method::POST, "/logout", status, Value::Null, None);
-    ([(SET_COOKIE, cookie(&visit.pages, "", "; Max-Age=0"))], Redirect::to("/login")).into_response()
+    let secure = is_secure(&visit.pages, visit.peer, &headers);
+    ([(SET_COOKIE, cookie(secure, "", "; Max-Age=0"))], Redirect::to("/login")).into_response()
 }
 
-fn cookie(pages: &Pages, id: &str, more: &str) -> String {
-    let secure = if pages.is_tls { "; Secure" } else { "" };
-    format!("{COOKIE_NAME}={id}; HttpOnly; SameSite=Strict; Path=/{secure}{more}")
+/// Whether the browser speaks TLS: with this listener, or with a trusted proxy before it that says so.
+fn is_secure(pages: &Pages, peer: Option<Peer>, headers: &HeaderMap) -> bool {
+    let state = pages.shared.gateway.state();
+    let says_https =
+        headers.get("x-forwarded-proto").is_some_and(|proto| proto.as_bytes().eq_ignore_ascii_case(b"https"));
+    let is_trusted = |Peer(peer): Peer| is_trusted(Some(peer.ip()), &state.config.server.trusted_proxies);
+    pages.is_tls || says_https && peer.is_some_and(is_trusted)
+}
+
+/// Without `Path`, a browser sends it to the paths below that of the log-in, whatever a proxy has before it.
+fn cookie(secure: bool, id: &str, more: &str) -> String {
+    let secure = if secure { "; Secure" } else { "" };
+    format!("{COOKIE_NAME}={id}; HttpOnly; SameSite=Strict{secure}{more}")
 }
 
 #[cfg(test)]

@@ -1,16 +1,19 @@
 //! The dashboard: pages that the server renders, for people who logged in with a token. Changes go through the API's
 //! own code. Everything works without scripts; nothing is loaded from elsewhere.
 
+mod audit; // /audit
 mod cache; // /cache
 mod configuration; // /configuration
 mod guard; // hosts, sessions, where forms come from, headers
+mod guilds; // /guilds and /guilds/{guild}
 mod key; // /keys/{id}
 mod keys; // /keys
 mod layout; // what all pages have in common
 mod login; // /login and /logout
+mod members; // /guilds/{guild}/members/{member}
 mod overview; // /
 mod plot; // charts
-mod refusals; // /refusals
+mod refusals; // /refusals and /refusals/live
 mod tuning; // /tuning
 
 use std::sync::Arc;
@@ -82,12 +85,19 @@ pub(super) fn routes(shared: Arc<Shared>, api: Router, hosts: Hosts, is_tls: boo
         .route("/keys", get(keys::show).post(keys::create))
         .route("/keys/{id}", get(key::show))
         .route("/keys/{id}/{action}", post(key::act))
+        .route("/audit", get(audit::show))
+        .route("/guilds", get(guilds::list).post(guilds::add))
+        .route("/guilds/{guild}", get(guilds::show))
+        .route("/guilds/{guild}/{action}", post(guilds::act))
+        .route("/guilds/{guild}/members/{member}", get(members::show))
+        .route("/guilds/{guild}/members/{member}/{action}", post(members::act))
         .route("/tuning", get(tuning::show))
         .route("/configuration", get(configuration::show))
         .route("/configuration/reload", post(configuration::reload))
         .route("/cache", get(cache::show))
         .route("/cache/purge", post(cache::purge))
         .route("/refusals", get(refusals::show))
+        .route("/refusals/live", get(refusals::live))
         .route("/login", get(login::show).post(login::log_in))
         .route("/logout", post(login::log_out))
         .route("/assets/style.css", file("text/css; charset=utf-8", include_str!("assets/style.css")))

@@ -7,12 +7,15 @@ use axum::Extension;
 use axum::response::IntoResponse;
 use maud::{Markup, html};
 
-use super::layout::{page, row, table};
+use super::keys::meter;
+use super::layout::{page, row, since as since_when, table};
 use super::{Answer, Visit, plot};
+use crate::admin::issues::Issue;
 use crate::admin::shared::Shared;
 use crate::admin::traffic::{Sample, quantile};
 use crate::clock::Tick;
-use crate::model::{counted, rough};
+use crate::model::rough;
+use crate::origin::UpstreamStatus;
 use crate::telemetry::CacheUse;
 use crate::telemetry::metrics::RequestTotals;
 use crate::wire::code_meaning;
@@ -36,69 +39,77 @@ fn content(shared: &Shared) -> Markup {
     let samples = shared.own.traffic.samples(&shared.gateway);
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else { return html! {} };
     let recent = samples.iter().rev().find(|sample| last.at.since(sample.at) >= NOW).unwrap_or(first);
+    let mut upstreams = shared.gateway.state().origin.upstreams();
+    upstreams.sort_by_key(|upstream| upstream.is_up);
+    let is_out = upstreams.first().is_some_and(|upstream| !upstream.is_up);
     html! {
-        (wrong(shared, recent, last))
-        (tiles(shared, recent, first, last))
-        (requests(shared, &samples, recent, first, last))
-        (latency(first, last))
-        (upstreams(shared))
+        (issues(shared))
+        @if is_out { (upstreams_panel(shared, &upstreams)) }
+        (tiles(recent, first, last))
+        div.split {
+            (requests(shared, &samples, recent, first, last))
+            div.column {
+                @if !is_out && !upstreams.is_empty() { (upstreams_panel(shared, &upstreams)) }
+                (latency(first, last))
+                (process(shared))
+            }
+        }
         (nodes(shared))
     }
 }
 
-/// What is wrong, with what to do.
-fn wrong(shared: &Shared, recent: &Sample, last: &Sample) -> Markup {
-    let mut wrong: Vec<String> = shared.cluster_status().map(|status| status.warnings).unwrap_or_default();
-    wrong.extend(shared.faults().into_iter().map(|fault| match fault.contains("store") {
-        true => format!("{fault}: see the disk or the database, and the process log"),
-        false => fault.to_owned(),
-    }));
-    if let Some(why) = shared.store.as_ref().and_then(|store| store.write_fault()) {
-        wrong.push(format!("the store cannot be written to, and setPoints is refused: {why}"));
-    }
-    for upstream in shared.gateway.state().origin.upstreams() {
-        if !upstream.is_up {
-            let said = "failed its last requests or health checks, and is asked only where no other upstream is left";
-            wrong.push(format!("{} {said}: see the service there, and the process log", upstream.name));
+/// What is wrong or odd, with what to do and since when.
+fn issues(shared: &Shared) -> Markup {
+    let (issues, now) = (shared.issues(), shared.gateway.clock().unix());
+    html! {
+        @if issues.is_empty() { p.good role="status" { "Nothing is wrong." } }
+        @else {
+            ul.issues role="alert" {
+                @for Issue { class, text, since, page: (path, name) } in &issues {
+                    li class=(class) {
+                        (text) "." " Since " (since_when(*since, now)) "."
+                        @if *path != "./" { " " a href=(path) { "To the page " (name) } }
+                    }
+                }
+            }
         }
-    }
-    wrong.extend(shared.process.reloads.rejected_files().into_iter().map(|(file, fault)| {
-        format!(
-            "the last reload of {file} was rejected, and what was in force stays so; mend the file ({fault}); every fault \
-             is on the page Configuration and in the process log"
-        )
-    }));
-    // So many that the origin or the store cannot be well, as monitoring/alerts.yml has it: more than 5 %.
-    let all = grown(recent, last, |totals| totals.by_code.iter().sum());
-    let failed = grown(recent, last, |totals| totals.by_code[20..=22].iter().sum());
-    if wrong.is_empty() && failed * 20 > all {
-        let all = counted(all, "request");
-        let what_to_do = "see the origin or the store, and the process log";
-        wrong.push(format!("of the last {all}, {failed} got 20, 21 or 22: {what_to_do}"));
-    }
-    match wrong.is_empty() {
-        true => html! { p.good role="status" { "Nothing is wrong." } },
-        false => html! { p.alert role="alert" { (wrong.join("; ")) "." } },
     }
 }
 
-fn tiles(shared: &Shared, recent: &Sample, first: &Sample, last: &Sample) -> Markup {
+fn tiles(recent: &Sample, first: &Sample, last: &Sample) -> Markup {
+    let [hits, misses] = [&HITS[..], &MISSES]
+        .map(|of| grown(first, last, |totals| totals.by_cache.iter().map(|by_use| used(by_use, of)).sum()));
+    let buckets = 0..last.totals.latency[0].len();
+    let buckets: Vec<u64> =
+        buckets.map(|at| grown(first, last, |of| of.latency.iter().map(|path| path[at]).sum())).collect();
+    let bad = |totals: &RequestTotals| totals.by_code[1..20].iter().sum::<u64>() - totals.by_code[12];
+    let tiles = [
+        ("Answered", per_second(recent, last, |totals| totals.by_code[0])),
+        ("Over a limit (12)", per_second(recent, last, |totals| totals.by_code[12])),
+        ("Bad requests", per_second(recent, last, bad)),
+        ("Failed (20 to 22)", per_second(recent, last, |totals| totals.by_code[20..].iter().sum())),
+        ("Hit ratio, 15 min", share(hits, hits + misses)),
+        ("p99, 15 min", at_most(&buckets, 0.99)),
+    ];
+    html! { dl.tiles { @for (name, value) in tiles { div { dt { (name) } dd { (value) } } } } }
+}
+
+/// The process, its configuration and its store.
+fn process(shared: &Shared) -> Markup {
     let store = match (&shared.store, shared.gateway.store_fault()) {
         (None, _) => "none",
         (Some(_), Some(_)) => "away",
         (Some(store), None) if store.write_fault().is_some() => "cannot be written",
         (Some(_), None) => "ready",
     };
-    let [hits, misses] = [&HITS[..], &MISSES]
-        .map(|of| grown(first, last, |totals| totals.by_cache.iter().map(|by_use| used(by_use, of)).sum()));
-    let tiles = [
-        ("Answered", per_second(recent, last, |totals| totals.by_code[0])),
-        ("Refused", per_second(recent, last, |totals| totals.by_code[1..].iter().sum())),
-        ("Hit ratio, 15 min", share(hits, hits + misses)),
+    let facts = [
+        ("Version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("Up for", rough(shared.process.started.elapsed())),
+        ("Configuration", shared.process.config.read().loaded.config.hash.to_string()),
         ("Store", store.to_owned()),
         ("Connections", shared.connections.value("guildgate_connections").map_or("–".to_owned(), |n| n.to_string())),
     ];
-    html! { dl.tiles { @for (name, value) in tiles { div { dt { (name) } dd { (value) } } } } }
+    html! { section.panel { h2 { "This process" } dl.facts { @for (name, value) in facts { dt { (name) } dd { (value) } } } } }
 }
 
 /// How much a count grew.
@@ -139,12 +150,8 @@ fn color_of(code: usize) -> usize {
 }
 
 /// The name of the line of this color.
-fn line_name(color: usize) -> String {
-    match COLORED.get(color) {
-        None => "all others".to_owned(),
-        Some(0) => "answered".to_owned(),
-        Some(code) => format!("{code:02} {}", code_meaning(*code as u8)),
-    }
+fn line_name(color: usize) -> &'static str {
+    COLORED.get(color).map_or("all others", |code| if *code == 0 { "answered" } else { code_meaning(*code as u8) })
 }
 
 /// Requests by outcome: a row for each, and a line for each color.
@@ -165,14 +172,11 @@ fn requests(shared: &Shared, samples: &[Sample], recent: &Sample, first: &Sample
     });
     let columns = [("Code", ""), ("Meaning", ""), ("Now", "number"), ("Requests", "number")];
     html! {
-        h2 { "Requests by outcome" }
-        (plot::draw("outcomes", &lines, 15.0, plot::MINUTES, shared.gateway.clock().unix()))
-        p.hint {
-            "Requests per second over the last 15 minutes. The table has the same outcomes"
-            @if has(SHARED_COLOR) { "; those with a grey mark are one line, their sum" }
-            "."
+        section.panel {
+            h2 { "Requests per second, by outcome" }
+            (plot::draw("outcomes", &lines, shared.gateway.clock().unix()))
+            (table("Requests of the last 15 minutes; those with a grey mark are one line, their sum", &columns, rows))
         }
-        (table("Requests of the last 15 minutes", &columns, rows))
     }
 }
 
@@ -182,7 +186,7 @@ fn line(samples: &[Sample], now: Tick, color: usize) -> Vec<(f64, f64)> {
     let of_color = |totals: &RequestTotals| {
         totals.by_code.iter().enumerate().filter(|(code, _)| color_of(*code) == color).map(|(_, n)| n).sum()
     };
-    pairs.map(|pair| (-now.since(pair[1].at).as_secs_f64() / 60.0, rate(&pair[0], &pair[1], of_color))).collect()
+    pairs.map(|pair| (-now.since(pair[1].at).as_secs_f64(), rate(&pair[0], &pair[1], of_color))).collect()
 }
 
 fn latency(first: &Sample, last: &Sample) -> Markup {
@@ -193,8 +197,10 @@ fn latency(first: &Sample, last: &Sample) -> Markup {
     });
     let columns = [("Path", ""), ("Requests", "number"), ("p50", "number"), ("p99", "number")];
     html! {
-        h2 { "Latency" }
-        (table("From a request's header to its answer, over the last 15 minutes", &columns, rows))
+        section.panel {
+            h2 { "Latency" }
+            (table("From a request's header to its answer, over the last 15 minutes", &columns, rows))
+        }
     }
 }
 
@@ -206,15 +212,25 @@ fn at_most(buckets: &[u64], quantile_of: f64) -> String {
     }
 }
 
-fn upstreams(shared: &Shared) -> Markup {
-    let upstreams = shared.gateway.state().origin.upstreams();
+fn upstreams_panel(shared: &Shared, upstreams: &[UpstreamStatus]) -> Markup {
+    let now = shared.gateway.clock().unix();
     let rows = upstreams.iter().map(|upstream| {
-        let state = if upstream.is_up { "in use" } else { "out" };
+        let (class, state) = if upstream.is_up { ("good", "in use") } else { ("alert", "out") };
+        let out =
+            html! { @if let Some((since, why)) = &upstream.out { " since " (since_when(*since, now)) ": " (why) } };
+        let state = html! { span class={ "badge " (class) } { (state) } (out) };
         row![upstream.name, state, upstream.in_flight, upstream.failures]
     });
-    let columns = [("Upstream", ""), ("State", ""), ("In flight", "number"), ("Failures since the start", "number")];
+    let columns = [("Upstream", "name"), ("State", ""), ("In flight", "number"), ("Failures", "number")];
+    let places = shared.gateway.state().origin.places();
     html! {
-        @if !upstreams.is_empty() { h2 { "Upstreams" } (table("Addresses of the origin", &columns, rows)) }
+        section.panel {
+            h2 { "Upstreams" }
+            (table("Addresses of the origin, with the requests that failed since the start", &columns, rows))
+            @if let Some([held, waiting, max]) = places {
+                p { (meter("Places at the origin in use", (held as u64, max as u64))) " places in use, " (waiting) " waiting" }
+            }
+        }
     }
 }
 
@@ -236,5 +252,5 @@ fn nodes(shared: &Shared) -> Markup {
         ("Heard", "number"),
         ("Writes heard", "number"),
     ];
-    html! { h2 { "Nodes" } (table(&format!("Nodes that share {}", status.redis), &columns, rows)) }
+    html! { section.panel { h2 { "Nodes" } (table(&format!("Nodes that share {}", status.redis), &columns, rows)) } }
 }

@@ -9,25 +9,38 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use axum::Extension;
+use axum::response::{IntoResponse, Redirect};
 use maud::{Markup, html};
 use tokio::task::spawn_blocking;
 use toml::{Table, Value};
 
-use super::keys::stored;
-use super::layout::{Form, alert, key_link, page, row, table};
-use super::{Answer, Visit, in_path};
+use super::layout::{Form, key_link, page, row, table};
+use super::{Answer, Fields, Visit, in_path};
 use crate::admin::problem::{Problem, ReloadFault};
 use crate::admin::shared::Shared;
 use crate::config::{Limits, load_str};
 use crate::limits::OverLimitCounters;
-use crate::model::{KeyId, Limit};
-use crate::planning::{Plan, PlannedKey, ReadError, RecordFiles};
+use crate::model::Limit;
+use crate::planning::{OnProgress, Plan, PlannedKey, ReadError, RecordFiles, count_requests, suggested_limits};
 
 /// How long a replay may take. `limits plan` has no such bound.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Keys that are shown; the summary is of all.
 const MAX_ROWS: usize = 100;
+
+const NOT_RECORDED: &str = "No decisions are recorded, so nothing can be tried. Set log.decisions, load the files again (on \
+    the page Configuration), and come back when there was traffic.";
+
+/// The settings of a tier that are tried: name, label and hint.
+const SETTINGS: [(&str, &str, &str); 6] = [
+    ("rate", "Rate", "Such as 20/s or 600/m."),
+    ("burst", "Burst", "Requests at once."),
+    ("write_rate", "Write rate", "setPoints in addition; empty for none."),
+    ("write_burst", "Write burst", "setPoints at once."),
+    ("daily", "Daily", "In a UTC day; empty for any number."),
+    ("in_flight", "In flight", "Under way at once; empty for any number."),
+];
 
 const COLUMNS: [(&str, &str); 9] = [
     ("Key", ""),
@@ -47,24 +60,28 @@ pub(super) async fn show(Extension(mut visit): Extension<Visit>) -> Answer {
     let tier = limits.tier(visit.fields.find("tier")).clone();
     let in_force = limits_in_force(visit.shared());
     let tiers = in_force.get("tiers");
-    let rate = typed_rate(tiers.and_then(|tiers| tiers.get(&tier.name)));
-    let outcome = match (visit.fields.find("rate"), visit.fields.find("burst")) {
-        (None, None) => html! {},
-        (rate_typed, burst) => {
-            let burst = burst.map_or_else(|| tier.main.burst.to_string(), str::to_owned);
-            match tried(visit.shared(), &tier.name, rate_typed.unwrap_or(rate), &burst).await {
-                Ok(outcome) => outcome,
-                Err(problem) => {
-                    let why = alert(&problem);
-                    visit = visit.refused(problem);
-                    why
-                }
+    let shown = tiers.and_then(|tiers| tiers.get(&tier.name)?.as_table().cloned()).unwrap_or_default();
+    let outcome = if visit.fields.find("suggest").is_some() {
+        match suggested(visit.shared(), &tier.name, &shown).await {
+            Ok(query) => {
+                return Ok(Redirect::to(&format!("/tuning?tier={}{query}", in_path(&tier.name))).into_response());
             }
+            Err(problem) => Err(problem),
         }
+    } else if SETTINGS.iter().any(|(setting, ..)| visit.fields.find(setting).is_some()) {
+        tried(visit.shared(), &tier.name, &visit.fields).await
+    } else {
+        Ok(html! {})
     };
+    let outcome = outcome.unwrap_or_else(|problem| {
+        visit = visit.clone().refused(problem);
+        html! {}
+    });
     let form = Form { visit: &visit, action: "/tuning" };
+    let (tier_path, is_recorded) = (in_path(&tier.name), state.config.log.decisions.is_some());
     let content = html! {
-        p { "Choose a tier, and see what another rate and burst would have done to the recorded requests. Nothing is changed." }
+        @if !is_recorded && visit.refused.is_none() { p.warn { (NOT_RECORDED) } }
+        p { "Choose a tier, and see what other limits would have done to the recorded requests. Nothing is changed." }
         nav aria-label="Tiers" {
             ul.chips {
                 @for of in &limits.tiers {
@@ -73,20 +90,44 @@ pub(super) async fn show(Extension(mut visit): Extension<Visit>) -> Answer {
                 }
             }
         }
-        form.inline.panel method="get" action="tuning" {
-            input type="hidden" name="tier" value=(tier.name);
-            (form.text("rate", "Rate", rate, "Requests of a key over time, such as 20/s or 600/m."))
-            (form.text("burst", "Burst", &tier.main.burst.to_string(), "Requests at once."))
-            button.primary { "Try" }
-        }
         (outcome)
+        section.panel {
+            form.fields method="get" action="tuning" {
+                input type="hidden" name="tier" value=(tier.name);
+                @for (setting, label, hint) in SETTINGS { (form.text(setting, label, &text_of(shown.get(setting)), hint)) }
+                button.primary { "Try" }
+            }
+            @if is_recorded {
+                p { a.button href={ "tuning?suggest=yes&tier=" (tier_path) } { "Use limits that would have refused nothing" } }
+            }
+        }
         (now(visit.shared(), limits, tiers))
     };
     Ok(page(&visit, "Tuning", content))
 }
 
+/// A value as it is typed into a field.
+fn text_of(value: Option<&Value>) -> String {
+    value.map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned)).unwrap_or_default()
+}
+
+/// The query that tries the limits of `limits suggest` for a tier: those settings that the tier has in force.
+async fn suggested(shared: &Shared, tier: &str, in_force: &Table) -> Result<String, Problem> {
+    let toml = on_record(shared, |record, _| {
+        let keys = count_requests(record)?.1;
+        Ok(suggested_limits(&keys, record))
+    });
+    let toml = toml.await?.map_err(Problem::conflict)?.replace("# daily", "daily").replace("# in_flight", "in_flight");
+    let section: Table = toml.parse().unwrap_or_default();
+    let found = section.get("limits").and_then(|limits| limits.get("tiers")?.get(tier)?.as_table());
+    let none = || Problem::conflict(format!("The record has no request of the tier {tier}, so nothing is suggested."));
+    let found = found.filter(|found| found.contains_key("rate")).ok_or_else(none)?;
+    let settings = SETTINGS.iter().filter(|(setting, ..)| in_force.contains_key(*setting));
+    Ok(settings.map(|(setting, ..)| format!("&{setting}={}", in_path(&text_of(found.get(*setting))))).collect())
+}
+
 /// `limits` as the configuration has it.
-fn limits_in_force(shared: &Shared) -> Table {
+pub(super) fn limits_in_force(shared: &Shared) -> Table {
     let config = shared.process.config.read();
     config.loaded.in_force.get("limits").and_then(Value::as_table).cloned().unwrap_or_default()
 }
@@ -97,10 +138,14 @@ fn typed_rate(limit: Option<&Value>) -> &str {
 }
 
 /// What the limits would have done.
-async fn tried(shared: &Shared, tier: &str, rate: &str, burst: &str) -> Result<Markup, Problem> {
-    let (limits, lines) = trial(shared, tier, rate, burst)?;
-    let names = stored(shared).await?.0.into_iter().map(|key| (key.id, key.name)).collect();
-    let plan = replay(shared, limits, names).await?;
+async fn tried(shared: &Shared, tier: &str, fields: &Fields) -> Result<Markup, Problem> {
+    let (limits, lines) = trial(shared, tier, fields)?;
+    let keys = match shared.keys() {
+        Ok(records) => records.store.keys().await?,
+        Err(_) => Vec::new(),
+    };
+    let names = keys.into_iter().map(|key| (key.id, key.name)).collect();
+    let plan = on_record(shared, move |record, progress| Plan::new(&limits, record, &names, progress)).await?;
     let rows = plan.keys.iter().take(MAX_ROWS).map(|key: &PlannedKey| {
         let worst = key.worst_minute.as_ref().map(|minute| format!("{minute} ({})", key.worst_minute_refused));
         row![
@@ -129,14 +174,26 @@ async fn tried(shared: &Shared, tier: &str, rate: &str, burst: &str) -> Result<M
     })
 }
 
-/// The limits in force with another rate and burst of `tier`, checked as those of a file, and the lines for `gateway.toml`.
-fn trial(shared: &Shared, tier: &str, rate: &str, burst: &str) -> Result<(Limits, String), Problem> {
-    let burst = burst.parse().map_or_else(|_| Value::from(burst), Value::Integer);
+/// The limits in force with other settings of `tier`, checked as those of a file, and the lines for `gateway.toml`.
+fn trial(shared: &Shared, tier: &str, fields: &Fields) -> Result<(Limits, String), Problem> {
     let mut limits = limits_in_force(shared);
     let changed = limits.get_mut("tiers").and_then(|tiers| tiers.get_mut(tier)?.as_table_mut());
     let changed = changed.ok_or_else(|| Problem::not_found(format!("there is no tier {tier}")))?;
-    changed.insert("rate".to_owned(), rate.into());
-    changed.insert("burst".to_owned(), burst);
+    for (setting, ..) in SETTINGS {
+        match fields.find(setting) {
+            None => {}
+            Some("") => drop(changed.remove(setting)),
+            Some(typed) => {
+                let value = typed.parse().map_or_else(|_| Value::from(typed), Value::Integer);
+                changed.insert(setting.to_owned(), value);
+            }
+        }
+    }
+    // A candidate that became the limit is no candidate any more.
+    let is_limit = |candidate: &Value| ["rate", "burst"].iter().all(|name| candidate.get(name) == changed.get(*name));
+    if changed.get("candidate").is_some_and(is_limit) {
+        changed.remove("candidate");
+    }
     // With `write_rate` and all else that the tier has: in a section without `write_rate`, writes have no limit.
     let lines = section(["limits", "tiers", tier], changed.clone());
     let text = section(["limits"], limits);
@@ -153,14 +210,13 @@ fn section<const N: usize>(path: [&str; N], content: Table) -> String {
     toml::to_string(&whole).unwrap_or_default() // a table of TOML can be written as TOML
 }
 
-/// Decides the recorded requests again, one such piece of work at a time.
-async fn replay(shared: &Shared, limits: Limits, names: HashMap<KeyId, String>) -> Result<Plan, Problem> {
+/// Does something with the record, one such piece of work at a time.
+async fn on_record<T: Send + 'static>(
+    shared: &Shared,
+    work: impl FnOnce(&RecordFiles, OnProgress<'_>) -> Result<T, ReadError> + Send + 'static,
+) -> Result<T, Problem> {
     let decisions = shared.gateway.state().config.log.decisions.clone();
-    let decisions = decisions.ok_or_else(|| {
-        Problem::conflict(
-            "No decisions are recorded. Set log.decisions, restart, and come back when there was traffic.",
-        )
-    })?;
+    let decisions = decisions.ok_or_else(|| Problem::conflict(NOT_RECORDED))?;
     let one = shared.own.replays.clone().try_lock_owned();
     let one = one.map_err(|_| Problem::unavailable("Another trial is under way; try again.", 5))?;
     let work = move || {
@@ -168,11 +224,11 @@ async fn replay(shared: &Shared, limits: Limits, names: HashMap<KeyId, String>) 
         let deadline = Instant::now() + TIMEOUT;
         let mut progress =
             |_, _| if Instant::now() > deadline { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-        Plan::new(&limits, &RecordFiles::open(&[decisions])?, &names, &mut progress)
+        work(&RecordFiles::open(&[decisions])?, &mut progress)
     };
-    let plan = spawn_blocking(work).await;
-    let plan = plan.map_err(|_| Problem::unavailable("The record could not be replayed; see the process log.", 5))?;
-    plan.map_err(|error| match error {
+    let done = spawn_blocking(work).await;
+    let done = done.map_err(|_| Problem::unavailable("The record could not be replayed; see the process log.", 5))?;
+    done.map_err(|error| match error {
         ReadError::Ended => {
             Problem::unavailable("The record is too long to replay here; use `guildgate limits plan`.", 60)
         }

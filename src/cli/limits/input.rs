@@ -1,7 +1,6 @@
 //! Which decision record is read, and the names of its keys, from the configuration in force.
 
 use std::collections::HashMap;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use super::LogArgs;
@@ -10,7 +9,7 @@ use crate::cli::output::print_to_stderr;
 use crate::cli::store_as_it_is;
 use crate::config::{self, Config, Keys};
 use crate::model::KeyId;
-use crate::planning::{RecordFiles, RecordSummary, RecordedDecision};
+use crate::planning::RecordFiles;
 
 /// The input of `limits plan` and `limits suggest`.
 #[derive(Debug, Default)]
@@ -43,14 +42,6 @@ impl Input {
     pub(super) fn open(&self) -> Result<RecordFiles, CommandError> {
         Ok(RecordFiles::open(&self.files)?)
     }
-}
-
-/// Calls `each` with every decision.
-pub(super) fn read(
-    record: &RecordFiles,
-    each: &mut dyn FnMut(RecordedDecision<'_>),
-) -> Result<RecordSummary, CommandError> {
-    Ok(record.for_each(&mut |_, _| ControlFlow::Continue(()), each)?)
 }
 
 /// The names of the keys in the store. Keys of a key file or of an origin have only ids.

@@ -3,7 +3,6 @@
 mod input; // which decision record, and the names of its keys
 mod plan; // limits plan
 mod suggest; // limits suggest
-mod suggested_limits; // a [limits] section that would have refused nothing
 
 #[cfg(test)]
 mod tests;

@@ -4,19 +4,16 @@
 
 use std::cmp::Reverse;
 use std::io::Write;
-use std::sync::Arc;
 
 use clap::Args;
 use serde_json::{Value, json};
 
 use super::LogArgs;
-use super::input::{Input, read};
-use super::suggested_limits::suggested_limits;
+use super::input::Input;
 use crate::cli::error::CommandError;
 use crate::cli::output::{print_to_stderr, table};
-use crate::limits::day_of;
 use crate::model::{KeyId, date_of};
-use crate::planning::{BusiestInterval, Histogram, IntervalCounter, RecordSummary, RecordedDecision};
+use crate::planning::{KeyRequests, RecordSummary, count_requests, suggested_limits};
 
 /// `guildgate limits suggest …`
 #[derive(Clone, Debug, Args)]
@@ -28,35 +25,13 @@ pub(in crate::cli) struct SuggestArgs {
     pub(super) json: bool,
 }
 
-/// The requests of one key.
-#[derive(Clone, Debug, Default)]
-pub(super) struct KeyRequests {
-    /// When it was last recorded; `None`: the default one.
-    pub(super) tier: Option<Arc<str>>,
-    pub(super) requests: u64,
-    seconds: IntervalCounter,
-    per_second: Histogram,
-    pub(super) minutes: BusiestInterval,
-    pub(super) write_minutes: BusiestInterval,
-    /// UTC days.
-    pub(super) days: BusiestInterval,
-    /// The most under way at once.
-    pub(super) in_flight: u32,
-}
-
 const FIELDS: [&str; 10] =
     ["key", "name", "tier", "requests", "p50", "p90", "p99", "peak", "worst_minute", "worst_minute_requests"];
 
 impl SuggestArgs {
     pub(super) fn run(&self, input: &Input, out: &mut dyn Write) -> Result<(), CommandError> {
         let record = input.open()?;
-        let mut keys: Vec<KeyRequests> = Vec::new();
-        let read = read(&record, &mut |recorded| {
-            if recorded.key == keys.len() {
-                keys.push(KeyRequests::default());
-            }
-            keys[recorded.key].count(recorded);
-        })?;
+        let (read, keys) = count_requests(&record)?;
         read.warnings().iter().for_each(print_to_stderr);
         let rows = rows(input, &read, &keys);
         let strangers = read.strangers().unwrap_or_default();
@@ -69,24 +44,11 @@ impl SuggestArgs {
         if read.decisions == 0 {
             return Err(CommandError::new("there is nothing to suggest from; let the server record for a while"));
         }
-        let toml = suggested_limits(&keys, &record)?;
+        let toml = suggested_limits(&keys, &record).map_err(CommandError::new)?;
         let title = "Requests a second, over the seconds in which the key asked:";
         let about = format!("{read}.\n{strangers}{title}\n\n{}", table(&rows, &FIELDS)?);
         about.lines().try_for_each(|line| writeln!(out, "# {line}"))?;
         Ok(write!(out, "\n{toml}")?)
-    }
-}
-
-impl KeyRequests {
-    fn count(&mut self, RecordedDecision { decision, .. }: RecordedDecision<'_>) {
-        let second = decision.unix_ms.div_euclid(1000);
-        self.tier.clone_from(&decision.tier);
-        self.requests += 1;
-        self.per_second.record(self.seconds.add(second, 1));
-        self.minutes.add(second.div_euclid(60), 1);
-        self.write_minutes.add(second.div_euclid(60), u32::from(decision.operation.is_write()));
-        self.days.add(day_of(second), 1);
-        self.in_flight = self.in_flight.max(decision.in_flight.saturating_add(1));
     }
 }
 

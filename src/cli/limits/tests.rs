@@ -8,12 +8,12 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::input::{Input, read};
+use super::input::Input;
 use super::*;
 use crate::clock::Tick;
 use crate::config::{self, Limits};
 use crate::limits::{Budget, DecidedBy, LimitQuery, Policy};
-use crate::planning::{RecordFiles, Replay};
+use crate::planning::{RecordFiles, Replay, for_each as read};
 use crate::telemetry::decisions::{Decision, Head, block};
 use crate::wire::Operation;
 

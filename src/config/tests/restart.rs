@@ -16,8 +16,10 @@ fn what_needs_a_restart_is_said_by_name() {
     let next = "server = { threads = 1023, max_connections = 5 }\norigin.store = \"b.db\"\n";
     assert_eq!(unchanged(next), "server.threads server.max_connections origin.store");
     assert_eq!(unchanged("server.listen = [\"[::1]:1\"]"), "server.listen");
-    assert_eq!(unchanged("log = { decisions = \"d.log\", level = \"warn\" }\nadmin.listen = \"\""), "admin log");
+    assert_eq!(unchanged("log.level = \"warn\"\nadmin.listen = \"\""), "admin log");
     assert_eq!(unchanged("origin = { kind = \"http\", upstreams = [\"http://a\"] }"), "origin.kind");
+    let recorded = "log.decisions = \"d.log\"";
+    assert_eq!(reloaded("", recorded, true), (config(recorded), "log".to_owned(), String::new()));
     let next =
         "limits.shadow = true\nserver.listen = [\"[::1]:1\"]\n[server.tls]\ncertificate = \"a\"\nprivate_key = \"b\"";
     let (after, changed, after_restart) = reloaded("", next, true);

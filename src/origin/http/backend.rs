@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use super::connection::{Connection, IdleConnections};
 use super::health::Health;
 use super::tls::Tls;
@@ -27,6 +29,8 @@ pub(super) struct Backend {
     pub(super) answers: Histogram,
     pub(super) failures: AtomicU64,
     pub(super) health: Health,
+    /// Since when it is out, in Unix seconds, and why.
+    pub(super) out: Mutex<Option<(i64, String)>>,
 }
 
 /// The backends of an upstream at these addresses; those that are there already are used again, with all they hold.
@@ -44,9 +48,9 @@ impl Backend {
             Some(_) => upstream.to_string(),
             None => format!("{upstream} ({address})"),
         };
-        let (idle, in_flight, failures, health) = Default::default();
+        let (idle, in_flight, failures, health, out) = Default::default();
         let (upstream, name, answers) = (upstream.clone(), name.into(), latency());
-        Backend { upstream, address, name, idle, in_flight, answers, failures, health }
+        Backend { upstream, address, name, idle, in_flight, answers, failures, health, out }
     }
 
     pub(super) async fn connect(&self, tls: Option<&Tls>, timeout: Duration) -> io::Result<Connection> {
@@ -86,12 +90,16 @@ impl Backend {
     }
 
     /// Its health has changed, which is logged once.
-    pub(super) fn went_down(&self, why: &str) {
+    pub(super) fn went_down(&self, unix: i64, why: &str) {
         self.idle.clear();
+        self.out.lock().get_or_insert((unix, why.to_owned()));
         tracing::warn!(upstream = %self.name, why, "an upstream is out; requests go to others while one is up");
     }
 
     pub(super) fn came_back(&self, why: &str) {
+        if self.health.is_up(true) {
+            *self.out.lock() = None;
+        }
         tracing::info!(upstream = %self.name, why, "an upstream is back");
     }
 }

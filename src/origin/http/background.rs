@@ -101,7 +101,9 @@ async fn check_repeatedly(origin: Weak<HttpOrigin>) {
                 let changes = backend.health.checked(checked.is_ok(), rules);
                 match checked {
                     Ok(()) if changes => backend.came_back("its health checks pass"),
-                    Err(why) if changes => backend.went_down(&format!("its health checks fail: {why}")),
+                    Err(why) if changes => {
+                        backend.went_down(origin.clock.unix(), &format!("its health checks fail: {why}"))
+                    }
                     _ => {}
                 }
             }))

@@ -11,13 +11,20 @@ use crate::telemetry::metrics::{DescriptorEncoder, counters, gauge, gauges, hist
 
 impl HttpOrigin {
     pub(in crate::origin) fn upstreams(&self) -> Vec<UpstreamStatus> {
+        let has_checks = self.settings.health.is_some();
         let status = |b: &Arc<Backend>| UpstreamStatus {
             name: b.name.to_string(),
-            is_up: b.health.is_up(self.settings.health.is_some()),
+            is_up: b.health.is_up(has_checks),
+            out: b.out.lock().clone().filter(|_| !b.health.is_up(has_checks)),
             in_flight: b.in_flight.load(Ordering::Relaxed) as u64,
             failures: b.failures.load(Ordering::Relaxed),
         };
         self.backends.load().iter().map(status).collect()
+    }
+
+    pub(in crate::origin) fn places(&self) -> [usize; 3] {
+        let (held, waiting) = self.permits.counts();
+        [held, waiting, self.settings.max_in_flight]
     }
 
     pub(in crate::origin) fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

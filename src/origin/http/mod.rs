@@ -254,7 +254,7 @@ impl HttpOrigin {
         if is_its_fault {
             backend.failures.fetch_add(1, Ordering::Relaxed);
             if backend.health.failed(self.clock.now()) {
-                backend.went_down(&failed.to_string());
+                backend.went_down(self.clock.unix(), &failed.to_string());
             }
         }
     }

@@ -14,6 +14,7 @@ use crate::gateway::{KeyFile, KeySource, NewKeys};
 use crate::keys::{KeyFileError, ListedKey, read_key_file};
 use crate::origin::{self, HttpOrigin, Origin};
 use crate::process::{log_warnings, preflight};
+use crate::telemetry::DecisionLog;
 use crate::tls::Certificate;
 
 /// What the files of a part hold.
@@ -30,6 +31,8 @@ pub(super) struct NextConfig {
     loaded: Loaded,
     reloaded: Reloaded,
     tls: Option<origin::Tls>,
+    /// Where decisions are recorded from now on, if that is to change.
+    decisions: Option<Option<DecisionLog>>,
 }
 
 impl Reloader {
@@ -42,6 +45,7 @@ impl Reloader {
         // A file that is gone is no reason for the defaults, unless these are in force for want of one.
         let has_file = self.admin.config.read().loaded.path.is_some();
         let (file, has_store) = (has_file.then(|| self.file.clone()), self.store.is_some());
+        let clock = self.gateway.clock().clone();
         move || {
             let is_pipe = |file: &&PathBuf| file.metadata().is_ok_and(|file| file.file_type().is_fifo());
             if let Some(pipe) = files.iter().find(is_pipe) {
@@ -68,7 +72,11 @@ impl Reloader {
                         OriginKind::Builtin => Ok(None),
                     };
                     let tls = tls.map_err(|fault| ReloadFault::of_file(&loaded.faults(&[fault])))?;
-                    Ok(Content::Config(Box::new(NextConfig { loaded, reloaded, tls })))
+                    let (before, log) = (&running.log, &reloaded.config.log);
+                    let open = |path: &PathBuf| DecisionLog::open(path, log.decisions_max_size, clock);
+                    let decisions = (before != log).then(|| log.decisions.as_ref().map(open).transpose());
+                    let decisions = decisions.transpose().map_err(|e| fault(format!("log.decisions: {e}")))?;
+                    Ok(Content::Config(Box::new(NextConfig { loaded, reloaded, tls, decisions })))
                 }
             }
         }
@@ -88,7 +96,10 @@ impl Reloader {
     }
 
     pub(super) fn config_in_force(&self, next: NextConfig, origin: Option<Arc<HttpOrigin>>) -> ReloadOutcome {
-        let NextConfig { loaded, reloaded, .. } = next;
+        let NextConfig { loaded, reloaded, decisions, .. } = next;
+        if let Some(decisions) = decisions {
+            self.gateway.observer.record_decisions(decisions);
+        }
         let after_restart = reloaded.after_restart;
         let mut changed: Vec<String> = reloaded.changed.into_iter().map(str::to_owned).collect();
         if origin.is_some() && !changed.iter().any(|section| section == "origin") {

@@ -170,7 +170,7 @@ suite! {
         a_guild_that_is_missing_or_departed_is_refused_for_every_operation
         warn_and_review_ids_count_up_by_guild_and_are_sorted a_warn_is_hidden_from_the_second_of_its_expiry
         a_members_name_is_at_most_64_kib_long;
-    records: the_last_uses_of_many_keys_are_recorded a_renamed_guild_is_the_same_guild
+    records: keys_are_found_by_text_and_state the_last_uses_of_many_keys_are_recorded a_renamed_guild_is_the_same_guild
         a_guild_is_removed_with_everything_of_it_and_begins_empty_when_added_again
         setting_a_member_changes_the_given_fields a_member_is_removed_with_its_warns_and_reviews
         a_page_begins_after_an_id_and_has_so_many_items

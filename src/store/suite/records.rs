@@ -32,6 +32,42 @@ pub(crate) async fn the_last_uses_of_many_keys_are_recorded(kind: Kind) {
     assert_eq!(used, [Some(3), Some(9)]);
 }
 
+pub(crate) async fn keys_are_found_by_text_and_state(kind: Kind) {
+    let test = TestStore::with_guild(kind).await;
+    let keys = [("k1", "100% Bot", None, None), ("k_2", "Ada", Some(50), Some(3)), ("k3", "bot", Some(9), None)];
+    for (id, name, expires, last_used) in keys {
+        let scope = if id == "k3" { Scope::Read } else { Scope::Write };
+        let record = KeyRecord { name: name.into(), scope, expires, last_used, ..key(id, id.as_bytes()) };
+        test.store().create_key(record).await.unwrap();
+    }
+    test.store().set_guild(&guild("g"), Some("Night"), None).await.unwrap();
+    let text = |text: &str| KeySearch { text: text.to_owned(), ..KeySearch::default() };
+    let by = |sort: &str| KeySearch { sort: sort.to_owned(), ..KeySearch::default() };
+    let ids = vec!["k3".into(), "gone".into()];
+    let among = KeySearch { among: true, ids: ids.clone(), ..KeySearch::default() };
+    for (search, skip, limit, expected) in [
+        (text(""), 0, 9, &["k1", "k3", "k_2"][..]),
+        (text(""), 1, 1, &["k3"]),
+        (text("BOT"), 0, 9, &["k1", "k3"]),
+        (text("0%"), 0, 9, &["k1"]),
+        (text("k_"), 0, 9, &["k_2"]),
+        (text("\\"), 0, 9, &[]),
+        (text("nigh"), 0, 9, &["k1", "k3", "k_2"]),
+        (KeySearch { scope: Some(Scope::Read), ..text("") }, 0, 9, &["k3"]),
+        (KeySearch { ends_before: Some(50), ..text("") }, 0, 9, &["k3"]),
+        (KeySearch { is_unused: true, ..text("") }, 0, 9, &["k1", "k3"]),
+        (among.clone(), 0, 9, &["k3"]),
+        (KeySearch { among: false, ..among }, 0, 9, &["k1", "k_2"]),
+        (by("name"), 0, 9, &["k1", "k_2", "k3"]),
+        (by("last-use"), 0, 9, &["k_2", "k1", "k3"]),
+        (by("end"), 0, 9, &["k3", "k_2", "k1"]),
+    ] {
+        let found = test.store().find_keys(search.clone(), skip, limit).await.unwrap();
+        let found: Vec<&str> = found.iter().map(|key| &*key.id).collect();
+        assert_eq!(found, expected, "{search:?}");
+    }
+}
+
 pub(crate) async fn a_renamed_guild_is_the_same_guild(kind: Kind) {
     let test = TestStore::with_guild(kind).await;
     test.store().set_points(&guild("g"), member(7), 5).await.unwrap();

@@ -1,4 +1,4 @@
-// Refreshes the parts of a page that change by themselves: every five seconds, while the page is visible. Without it
+// Refreshes the parts of a page that change by themselves: every five seconds, or as the page says, while the page is visible. Without it
 // the page shows the moment at which it was loaded.
 "use strict";
 
@@ -24,6 +24,21 @@ async function refresh() {
 }
 
 if (part) {
-    setInterval(refresh, 5000);
+    setInterval(refresh, 1000 * (part.dataset.seconds ?? 5));
     document.addEventListener("visibilitychange", refresh);
+}
+
+// A button copies a text. Without a script it is hidden, and the text is selected as a whole.
+for (const button of document.querySelectorAll("[data-copy]")) {
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+        const text = document.getElementById(button.dataset.copy);
+        getSelection().selectAllChildren(text);
+        try {
+            await navigator.clipboard.writeText(text.textContent);
+        } catch {
+            document.execCommand("copy"); // the page was not loaded over TLS
+        }
+        button.textContent = "Copied";
+    });
 }

@@ -1,16 +1,18 @@
 //! Finds a `[limits]` section that would have refused nothing of a decision record: the rate of a tier comes from the
 //! busiest minute of one of its keys, the burst from GCRA at that rate. The section is printed only after it was parsed
-//! and replayed against the same record without a refusal. Used by `limits suggest`.
+//! and replayed against the same record without a refusal. Used by `limits suggest` and the dashboard.
 
+use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
-use super::input::read;
-use super::suggest::KeyRequests;
-use crate::cli::error::CommandError;
+use super::{
+    BusiestInterval, Histogram, IntervalCounter, ReadError, RecordFiles, RecordSummary, RecordedDecision, Replay,
+};
 use crate::config::leaf::HumanRate;
 use crate::config::{self, MAX_TIERS, is_name};
+use crate::limits::day_of;
 use crate::model::counted;
-use crate::planning::{RecordFiles, RecordedDecision, Replay};
 
 /// The tier of keys without one, or with one whose name cannot be written in a configuration. It is the first one.
 const STANDARD: &str = "standard";
@@ -18,6 +20,58 @@ const STANDARD: &str = "standard";
 /// How often all bursts are doubled if the replay refuses something. Only a key that changed its tier can need that, since
 /// it takes along what it has used up.
 const DOUBLINGS: usize = 3;
+
+/// The requests of one key.
+#[derive(Clone, Debug, Default)]
+pub struct KeyRequests {
+    /// When it was last recorded; `None`: the default one.
+    pub tier: Option<Arc<str>>,
+    pub requests: u64,
+    seconds: IntervalCounter,
+    pub per_second: Histogram,
+    pub minutes: BusiestInterval,
+    pub write_minutes: BusiestInterval,
+    /// UTC days.
+    pub days: BusiestInterval,
+    /// The most under way at once.
+    pub in_flight: u32,
+}
+
+impl KeyRequests {
+    fn count(&mut self, RecordedDecision { decision, .. }: RecordedDecision<'_>) {
+        let second = decision.unix_ms.div_euclid(1000);
+        self.tier.clone_from(&decision.tier);
+        self.requests += 1;
+        self.per_second.record(self.seconds.add(second, 1));
+        self.minutes.add(second.div_euclid(60), 1);
+        self.write_minutes.add(second.div_euclid(60), u32::from(decision.operation.is_write()));
+        self.days.add(day_of(second), 1);
+        self.in_flight = self.in_flight.max(decision.in_flight.saturating_add(1));
+    }
+}
+
+/// The requests of each key of a record.
+///
+/// # Errors
+/// A record that cannot be read to its end.
+pub fn count_requests(record: &RecordFiles) -> Result<(RecordSummary, Vec<KeyRequests>), ReadError> {
+    let mut keys: Vec<KeyRequests> = Vec::new();
+    let read = for_each(record, &mut |recorded| {
+        if recorded.key == keys.len() {
+            keys.push(KeyRequests::default());
+        }
+        keys[recorded.key].count(recorded);
+    })?;
+    Ok((read, keys))
+}
+
+/// Calls `each` with every decision.
+///
+/// # Errors
+/// A record that cannot be read to its end.
+pub fn for_each(record: &RecordFiles, each: &mut dyn FnMut(RecordedDecision<'_>)) -> Result<RecordSummary, ReadError> {
+    record.for_each(&mut |_, _| ControlFlow::Continue(()), each)
+}
 
 /// The highest demand of one key of a tier, and the rates that are enough for it.
 #[derive(Debug, Default)]
@@ -52,7 +106,7 @@ struct ArrivalTimes {
 ///
 /// # Errors
 /// A record that cannot be read to its end, or in which a key changed its tier and was over all limits for it.
-pub(super) fn suggested_limits(keys: &[KeyRequests], record: &RecordFiles) -> Result<String, CommandError> {
+pub fn suggested_limits(keys: &[KeyRequests], record: &RecordFiles) -> Result<String, String> {
     let mut tiers = demands(keys);
     fit_bursts(&mut tiers, record)?;
     for _ in 0..=DOUBLINGS {
@@ -64,7 +118,7 @@ pub(super) fn suggested_limits(keys: &[KeyRequests], record: &RecordFiles) -> Re
     }
     let why = "no limits were found that refuse nothing, since a key changed its tier; let the server record anew \
         (move the record away), or name a record with --log in which no tier changes";
-    Err(CommandError::new(why))
+    Err(why.to_owned())
 }
 
 /// What the keys of each tier requested.
@@ -98,9 +152,9 @@ fn index(tiers: &[TierDemand], name: Option<&str>) -> usize {
 }
 
 /// Gives each tier the burst that its keys need at its rate, by GCRA.
-fn fit_bursts(tiers: &mut [TierDemand], record: &RecordFiles) -> Result<(), CommandError> {
+fn fit_bursts(tiers: &mut [TierDemand], record: &RecordFiles) -> Result<(), String> {
     let mut keys: Vec<ArrivalTimes> = Vec::new();
-    read(record, &mut |RecordedDecision { decision, key, run, .. }| {
+    for_each(record, &mut |RecordedDecision { decision, key, run, .. }| {
         if key == keys.len() {
             keys.push(ArrivalTimes::default());
         }
@@ -113,7 +167,8 @@ fn fit_bursts(tiers: &mut [TierDemand], record: &RecordFiles) -> Result<(), Comm
         if decision.operation.is_write() {
             tiers[at].write.fit(&mut arrival.write, decision.at.0);
         }
-    })?;
+    })
+    .map_err(|error| error.to_string())?;
     tiers
         .iter_mut()
         .flat_map(|tier| [&mut tier.main, &mut tier.write])
@@ -131,11 +186,12 @@ fn section(tiers: &[TierDemand]) -> String {
 }
 
 /// Whether the section refuses nothing of the record.
-fn refuses_none(toml: &str, record: &RecordFiles) -> Result<bool, CommandError> {
+fn refuses_none(toml: &str, record: &RecordFiles) -> Result<bool, String> {
     let section = config::load_str(toml, Path::new(""), "the suggested section");
-    let limits = section.map_err(|faults| CommandError::new(faults.to_string()))?.config.limits;
+    let limits = section.map_err(|faults| faults.to_string())?.config.limits;
     let (mut replay, mut refused) = (Replay::new(&limits), false);
-    read(record, &mut |recorded| refused |= replay.decide(recorded).over.is_some())?;
+    let read = for_each(record, &mut |recorded| refused |= replay.decide(recorded).over.is_some());
+    read.map_err(|error| error.to_string())?;
     Ok(!refused)
 }
 
