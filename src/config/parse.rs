@@ -130,9 +130,10 @@ impl<'s> Walk<'s, '_> {
     }
 
     /// The name that was probably meant, here or in other tables, or else all that there are here. A table is never
-    /// suggested for a value.
+    /// suggested for a value, and nothing for a list of tables, which is no section's form.
     fn suggestion(&self, schema: &Json, name: &str, value: &DeValue<'_>) -> String {
-        let is_alike = |schema: &Json| (type_of(schema) == "object") == value.is_table();
+        let holds_tables = matches!(value, DeValue::Array(list) if list.iter().any(|item| item.get_ref().is_table()));
+        let is_alike = |schema: &Json| !holds_tables && (type_of(schema) == "object") == value.is_table();
         let here = names(schema).filter(|(_, schema)| is_alike(schema)).map(|(name, _)| name);
         if let Some(meant) = nearest(name, here) {
             return format!("did you mean `{meant}`?");
