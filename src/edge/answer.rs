@@ -251,6 +251,7 @@ fn write_cache_status(cache: CacheStatus, out: &mut Vec<u8>) {
         CacheStatus::Collapsed => b"guildgate; fwd=miss; collapsed",
         CacheStatus::Method => b"guildgate; fwd=method",
         CacheStatus::Refused => b"guildgate; detail=refused",
+        CacheStatus::Bypass => b"guildgate; fwd=bypass",
     };
     out.extend_from_slice(value);
 }

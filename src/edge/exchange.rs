@@ -12,10 +12,11 @@ use futures_util::poll;
 use tokio::time::Instant;
 
 use super::answer::{self, Answer, AnsweredAt, Content};
+use super::pass::{Passed, is_passed};
 use super::request::RequestFields;
 use super::{Edge, proxies};
 use crate::config::Config;
-use crate::gateway::{Body, CacheStatus, Reply, RequestDetails, RequestHeader, State};
+use crate::gateway::{Body, CacheStatus, Gateway, Reply, RequestDetails, RequestHeader, State};
 use crate::keys::InFlightSlot;
 use crate::model::Limit;
 use crate::telemetry::{AccessLine, UpstreamUse};
@@ -40,8 +41,15 @@ pub(super) struct ReceivedRequest<'h> {
     pub(super) began: Instant,
 }
 
+/// What becomes of a request.
+pub(super) enum Outcome<'s> {
+    Answered(Answer<'s>),
+    /// It goes on to an upstream.
+    Passes(Box<Passed>),
+}
+
 impl Edge {
-    /// Answers a request and reports its end. If `disconnected` completes first, the request releases its key's slot in
+    /// Passes a request on, or answers it and reports its end. If `disconnected` completes first, the request releases its key's slot in
     /// flight and continues to its end: other callers may wait for the same answer from the origin, and a write must not
     /// be left half done.
     pub(super) async fn answer<'s>(
@@ -50,16 +58,16 @@ impl Edge {
         request: &ReceivedRequest<'_>,
         body: &mut impl Body,
         disconnected: impl Future<Output = ()>,
-    ) -> Answer<'s> {
+    ) -> Outcome<'s> {
         let config = &state.config;
         let origin = request.fields.and_then(|(fields, _)| fields.origin);
         let allow_origin = origin.and_then(|origin| config.answers.allow_origin(origin));
         if config.server.is_health(request.method, request.path) {
             let content = Content::Health { draining: self.health_fails.load(Ordering::Relaxed) };
-            return Answer { content, allow_origin, at: self.answered() };
+            return Outcome::Answered(Answer { content, allow_origin, at: answered(&self.gateway) });
         }
         let Some((fields, content_length)) = request.fields else {
-            return self.refuse(config, Fault::Malformed, request.peer, request.arrived);
+            return Outcome::Answered(self.refuse(config, Fault::Malformed, request.peer, request.arrived));
         };
         let client = proxies::client(request.peer, &fields.forwarded_for, &config.server.trusted_proxies);
         let id = fields.request_id.and_then(RequestId::from_proxy).unwrap_or_else(RequestId::random);
@@ -69,8 +77,8 @@ impl Edge {
             && let Some(operation) = Operation::at(request.path, &config.server.base_path)
         {
             let details = RequestDetails { id, operation: Some(operation), ..RequestDetails::default() };
-            let at = self.finished(config, &details, 204, None, client, request.arrived);
-            return Answer { content: Content::Preflight(id), allow_origin, at };
+            let at = finished(&self.gateway, config, &details, 204, None, (client, request.arrived));
+            return Outcome::Answered(Answer { content: Content::Preflight(id), allow_origin, at });
         }
         let in_flight = InFlightSlot::default();
         let trace = fields.trace;
@@ -89,6 +97,20 @@ impl Edge {
             id,
             in_flight: &in_flight,
         };
+        if is_passed(config, request.path) {
+            let mut details = RequestDetails { id, ..RequestDetails::default() };
+            let fault = match Box::pin(self.gateway.pass(state, &header, &mut details)).await {
+                Ok(mut passage) => {
+                    passage.hold(in_flight);
+                    let is_proxied = proxies::is_trusted(request.peer, &config.server.trusted_proxies);
+                    return Outcome::Passes(Passed::new(passage, details, (request, client, is_proxied)));
+                }
+                Err(fault) => fault,
+            };
+            let reply = Reply { answer: Err(fault), details };
+            let at = replied(&self.gateway, config, &reply, (client, request.arrived));
+            return Outcome::Answered(Answer { content: Content::Reply(reply), allow_origin, at });
+        }
         let mut handling = pin!(self.gateway.handle(state, &header, body));
         let reply = match poll!(handling.as_mut()) {
             Poll::Ready(reply) => reply,
@@ -101,8 +123,8 @@ impl Edge {
                 }
             },
         };
-        let at = self.replied(config, &reply, client, request.arrived);
-        Answer { content: Content::Reply(reply), allow_origin, at }
+        let at = replied(&self.gateway, config, &reply, (client, request.arrived));
+        Outcome::Answered(Answer { content: Content::Reply(reply), allow_origin, at })
     }
 
     /// Starts the span of a request, if it is sampled.
@@ -141,55 +163,55 @@ impl Edge {
             answer: Err(fault),
             details: RequestDetails { id: RequestId::random(), ..RequestDetails::default() },
         };
-        let at = self.replied(config, &reply, proxies::client(peer, &[], &[]), arrived);
+        let at = replied(&self.gateway, config, &reply, (proxies::client(peer, &[], &[]), arrived));
         Answer { content: Content::Reply(reply), allow_origin: None, at }
     }
+}
 
-    fn replied(&self, config: &Config, reply: &Reply, client: IpAddr, arrived: Instant) -> AnsweredAt {
-        let code = reply.answer.as_ref().err().map(|fault| fault.code());
-        self.finished(config, &reply.details, answer::status(config, reply), code, client, arrived)
-    }
+/// Reports the end of a request that was replied to, which is now.
+pub(super) fn replied(gateway: &Gateway, config: &Config, reply: &Reply, from: (IpAddr, Instant)) -> AnsweredAt {
+    let code = reply.answer.as_ref().err().map(|fault| fault.code());
+    finished(gateway, config, &reply.details, answer::status(config, reply), code, from)
+}
 
-    /// The clocks now, read once for all that is done with the answer.
-    fn answered(&self) -> AnsweredAt {
-        AnsweredAt { moment: Instant::now(), unix_ms: self.gateway.clock().unix_ms() }
-    }
+/// The clocks now, read once for all that is done with the answer.
+fn answered(gateway: &Gateway) -> AnsweredAt {
+    AnsweredAt { moment: Instant::now(), unix_ms: gateway.clock().unix_ms() }
+}
 
-    /// Reports the end of a request, which is now.
-    fn finished(
-        &self,
-        config: &Config,
-        details: &RequestDetails,
-        status: u16,
-        code: Option<u8>,
-        client: IpAddr,
-        arrived: Instant,
-    ) -> AnsweredAt {
-        let at = self.answered();
-        let outcome = AccessLine {
-            unix_ms: at.unix_ms,
-            client,
-            operation: details.operation,
-            status,
-            code,
-            key: details.key.as_ref().map(|key| key.id.clone()),
-            cache: details.cache.map(CacheStatus::kind),
-            over_limit: details
-                .over_limit
-                .map(Limit::name)
-                .or(details.over_strangers.then_some("strangers"))
-                .map(Into::into),
-            over_candidate: details.over_candidate,
-            took: at.moment.duration_since(arrived),
-            id: details.id,
-            tier: details.key.as_ref().map(|key| key.tier_in_force.clone()),
-            upstream: details.upstream.as_ref().map(|upstream| upstream.name.clone()),
-            upstream_us: details.upstream.as_ref().map(UpstreamUse::took_us),
-            upstream_error: details.upstream.as_ref().and_then(|upstream| upstream.error.clone()),
-            config: config.hash,
-            span: details.span.clone(),
-        };
-        self.gateway.finished(details, at.moment.into_std(), outcome);
-        at
-    }
+/// Reports the end of a request, which is now.
+pub(super) fn finished(
+    gateway: &Gateway,
+    config: &Config,
+    details: &RequestDetails,
+    status: u16,
+    code: Option<u8>,
+    (client, arrived): (IpAddr, Instant),
+) -> AnsweredAt {
+    let at = answered(gateway);
+    let outcome = AccessLine {
+        unix_ms: at.unix_ms,
+        client,
+        operation: details.operation,
+        status,
+        code,
+        key: details.key.as_ref().map(|key| key.id.clone()),
+        cache: details.cache.map(CacheStatus::kind),
+        over_limit: details
+            .over_limit
+            .map(Limit::name)
+            .or(details.over_strangers.then_some("strangers"))
+            .map(Into::into),
+        over_candidate: details.over_candidate,
+        took: at.moment.duration_since(arrived),
+        id: details.id,
+        tier: details.key.as_ref().map(|key| key.tier_in_force.clone()),
+        upstream: details.upstream.as_ref().map(|upstream| upstream.name.clone()),
+        upstream_us: details.upstream.as_ref().map(UpstreamUse::took_us),
+        upstream_error: details.upstream.as_ref().and_then(|upstream| upstream.error.clone()),
+        config: config.hash,
+        span: details.span.clone(),
+    };
+    gateway.finished(details, at.moment.into_std(), outcome);
+    at
 }

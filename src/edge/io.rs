@@ -4,19 +4,20 @@
 //! `http2` ends the connection.
 
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use parking_lot::Mutex;
 use pingora::protocols::raw_connect::ProxyDigest;
 use pingora::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, TimingDigest, UniqueID,
     UniqueIDType,
 };
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use super::timed_stream::WRITE_PART;
@@ -45,7 +46,22 @@ struct Inner {
     stalled: Option<Pin<Box<Sleep>>>,
     /// Bytes that the peer took meanwhile.
     taken: usize,
+    /// Where the transport is lent for one request.
+    lent: Option<Lent>,
 }
+
+/// The bytes of one request, and what came behind it.
+#[derive(Debug)]
+struct Lent {
+    /// What was read of the request and is read again.
+    again: Bytes,
+    /// Bytes of it that are still to come; `None`: nobody knows.
+    to_come: Option<u64>,
+    surplus: Vec<u8>,
+}
+
+/// Bytes that may come behind a request that is under way. They are read so that the peer's end is seen.
+const MAX_SURPLUS: usize = 16 * 1024;
 
 impl Bounded {
     pub(super) fn new(transport: Transport, server: &Server) -> Self {
@@ -57,7 +73,34 @@ impl Bounded {
             write_timeout: server.write_timeout,
             stalled: None,
             taken: 0,
+            lent: None,
         })))
+    }
+
+    /// Lends an HTTP/1.1 connection for one request, of which `again` was read, and `surplus` behind it. Whoever reads gets
+    /// the bytes of that request and no others.
+    pub(super) fn for_one_request(
+        transport: Transport,
+        write_timeout: Duration,
+        (again, to_come, surplus): (Vec<u8>, Option<u64>, Vec<u8>),
+    ) -> Self {
+        let lent = Some(Lent { again: again.into(), to_come, surplus });
+        let (transport, stalled) = (Some(transport), None);
+        let (unanswered, max_unanswered, taken) = (0, usize::MAX, 0);
+        Bounded(Arc::new(Mutex::new(Inner {
+            transport,
+            unanswered,
+            max_unanswered,
+            write_timeout,
+            stalled,
+            taken,
+            lent,
+        })))
+    }
+
+    /// What came behind that request.
+    pub(super) fn take_surplus(&self) -> Vec<u8> {
+        self.0.lock().lent.take().map(|lent| lent.surplus).unwrap_or_default()
     }
 
     /// Records that an answer was sent, or that a request took bytes of its body.
@@ -83,6 +126,31 @@ impl Inner {
 
     fn transport(&mut self) -> io::Result<Pin<&mut Transport>> {
         self.transport.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// Reads bytes of the one request. Once it has all of them, it waits, until the peer ends the connection.
+    fn read_lent(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let (Some(transport), Some(lent)) = (&mut self.transport, &mut self.lent) else {
+            return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+        };
+        if !lent.again.is_empty() {
+            let part = lent.again.split_to(lent.again.len().min(buffer.remaining()));
+            buffer.put_slice(&part);
+            return Poll::Ready(Ok(()));
+        }
+        let Some(to_come) = &mut lent.to_come else { return Pin::new(transport).poll_read(cx, buffer) };
+        if *to_come > 0 {
+            let before = buffer.filled().len();
+            ready!(Pin::new(&mut transport.take(*to_come)).poll_read(cx, buffer))?;
+            *to_come -= (buffer.filled().len() - before) as u64;
+            return Poll::Ready(Ok(()));
+        }
+        while lent.surplus.len() < MAX_SURPLUS {
+            if ready!(pin!(transport.read_buf(&mut lent.surplus)).poll(cx))? == 0 {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        Poll::Pending
     }
 
     /// The outcome of a write or flush, after which the peer has taken `taken` bytes more. It has `write_timeout` for
@@ -119,6 +187,9 @@ impl Inner {
 impl AsyncRead for Bounded {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let inner = &mut *self.0.lock();
+        if inner.lent.is_some() {
+            return inner.read_lent(cx, buffer);
+        }
         if inner.is_flooded() {
             return Poll::Pending; // the connection is being ended
         }

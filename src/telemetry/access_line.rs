@@ -93,11 +93,13 @@ pub enum CacheUse {
     Write,
     /// The request was refused before the cache was looked up.
     Refused,
+    /// The request is no operation and was passed on.
+    Bypass,
 }
 
 impl CacheUse {
     /// All of them, in the order of their [`CacheUse::index`].
-    pub const ALL: [CacheUse; 8] = [
+    pub const ALL: [CacheUse; 9] = [
         CacheUse::Hit,
         CacheUse::StaleWhileRevalidate,
         CacheUse::StaleIfError,
@@ -106,6 +108,7 @@ impl CacheUse {
         CacheUse::Collapsed,
         CacheUse::Write,
         CacheUse::Refused,
+        CacheUse::Bypass,
     ];
 
     pub const fn index(self) -> usize {
@@ -122,6 +125,7 @@ impl CacheUse {
             CacheUse::Collapsed => "collapsed",
             CacheUse::Write => "method",
             CacheUse::Refused => "refused",
+            CacheUse::Bypass => "bypass",
         }
     }
 }

@@ -179,6 +179,7 @@ impl Explanation {
                 Some(_) => "It was a write, which the cache never answers.".to_owned(),
             },
             CacheUse::Refused => "It was refused before the cache was looked up.".to_owned(),
+            CacheUse::Bypass => "It is no operation, so it is passed on and its answer is never kept.".to_owned(),
         })
     }
 

@@ -5,6 +5,7 @@
 
 mod body;
 mod header;
+mod pass;
 
 use std::convert::Infallible;
 use std::io;
@@ -18,7 +19,7 @@ use tokio::time::Instant;
 
 use super::Edge;
 use super::accept::Peer;
-use super::exchange::ReceivedRequest;
+use super::exchange::{Outcome, ReceivedRequest};
 use super::proxies;
 use super::timed_stream::{DRAIN_TIME, MAX_DRAIN, TimedStream};
 use super::transport::Transport;
@@ -26,6 +27,7 @@ use crate::gateway::State;
 use crate::wire::{Fault, Framing};
 use body::{BodyState, Http1Body};
 use header::{Header, Parsed, parse};
+use pass::HandedOver;
 
 /// Bytes of answers to pipelined requests that are gathered before they are sent: a caller who takes none keeps so many in
 /// memory, and a little more.
@@ -75,13 +77,15 @@ enum Next {
 }
 
 /// How a connection ends, once its last answer is sent.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Ending {
     /// Nothing more is expected: the caller asked for the close (RFC 9112, 9.6), or has sent nothing of a request.
     AtOnce,
     InOrder,
     /// The last answer was sent before its request had come whole.
     Early,
+    /// It does not, yet: a request is passed on.
+    Pass(HandedOver),
 }
 
 impl<'e> Connection<'e> {
@@ -106,8 +110,16 @@ impl<'e> Connection<'e> {
 
     /// Answers requests until one side ends the connection. Once `over` completes, an idle connection is closed.
     pub(super) async fn run(mut self, mut over: Pin<&mut impl Future<Output = ()>>) {
-        let Err(ending) = self.serve(&mut over).await;
-        Box::pin(self.close(ending)).await;
+        loop {
+            let Err(ending) = self.serve(&mut over).await;
+            match ending {
+                Ending::Pass(request) => match Box::pin(self.pass(request)).await {
+                    Some(connection) => self = connection,
+                    None => return,
+                },
+                ending => return Box::pin(self.close(ending)).await,
+            }
+        }
     }
 
     /// Refuses a peer that sent no request at all, and closes the connection.
@@ -119,6 +131,9 @@ impl<'e> Connection<'e> {
 
 impl Connection<'_> {
     async fn serve(&mut self, over: &mut Pin<&mut impl Future<Output = ()>>) -> Result<Infallible, Ending> {
+        if !self.buffer.is_empty() {
+            Box::pin(self.answer_buffered()).await?; // came behind a request that was passed on
+        }
         loop {
             self.read_more(over).await?;
             // Boxed, so that an idle connection needs no memory for answers.
@@ -184,7 +199,7 @@ impl Connection<'_> {
                     break;
                 }
                 Parsed::Malformed => return Err(self.refuse(Fault::Malformed)),
-                Parsed::Whole(header) => self.answer_request(state, &header, &unread[header.length..]).await?,
+                Parsed::Whole(header) => self.answer_request(state, &header, unread).await?,
             };
             (self.buffer, self.empty_lines) = (buffer, 0);
             self.go_on(next).await?;
@@ -224,13 +239,14 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Answers one request, behind whose header `rest` was read.
+    /// Answers one request, with whose header `unread` begins.
     async fn answer_request(
         &mut self,
         state: Guard<Arc<State>>,
         header: &Header<'_>,
-        rest: &[u8],
+        unread: &[u8],
     ) -> Result<Next, Ending> {
+        let rest = &unread[header.length..];
         let config = &state.config;
         let content_length = match header.framing {
             Some(Framing::Length(length)) => Some(length),
@@ -254,7 +270,10 @@ impl Connection<'_> {
             state: BodyState::Untouched,
         };
         // A caller that hangs up is not watched for.
-        let answer = self.edge.answer(&state, &request, &mut body, std::future::pending()).await;
+        let answer = match self.edge.answer(&state, &request, &mut body, std::future::pending()).await {
+            Outcome::Answered(answer) => answer,
+            Outcome::Passes(passed) => return Err(Ending::Pass(HandedOver::new(passed, header, unread))),
+        };
         let next = next(body.state, header, rest);
         let more_was_read = matches!(&next, Ok(Next::Request { skip, surplus })
             if !surplus.is_empty() || rest.len() > skip - header.length);
@@ -313,7 +332,7 @@ impl Connection<'_> {
         match ending {
             Ending::AtOnce => self.stream.end().await,
             Ending::InOrder => self.stream.close(false).await,
-            Ending::Early => self.stream.close(true).await,
+            Ending::Early | Ending::Pass(_) => self.stream.close(true).await,
         }
     }
 }

@@ -13,8 +13,8 @@ use super::encode::{NoLabels, counters};
 use crate::telemetry::{AccessLine, CacheUse};
 use crate::wire::{MAX_CODE, Operation};
 
-/// Operations, and requests that name none.
-const OPERATIONS: usize = Operation::COUNT + 1;
+/// Operations, what is passed on, and requests that name none.
+const OPERATIONS: usize = Operation::COUNT + 2;
 
 /// All codes; 0 is success.
 const CODES: usize = MAX_CODE as usize + 1;
@@ -52,10 +52,11 @@ enum LatencyClass {
     Miss,
     Write,
     Refused,
+    Pass,
 }
 
 /// The label `path` of the metric.
-const LATENCY_CLASSES: [&str; 4] = ["hit", "miss", "write", "refused"];
+const LATENCY_CLASSES: [&str; 5] = ["hit", "miss", "write", "refused", "pass"];
 
 impl LatencyClass {
     fn of(cache: Option<CacheUse>) -> Self {
@@ -63,6 +64,7 @@ impl LatencyClass {
             Some(CacheUse::Hit | CacheUse::StaleWhileRevalidate) => LatencyClass::Hit,
             Some(CacheUse::Miss | CacheUse::Stale | CacheUse::StaleIfError | CacheUse::Collapsed) => LatencyClass::Miss,
             Some(CacheUse::Write) => LatencyClass::Write,
+            Some(CacheUse::Bypass) => LatencyClass::Pass,
             Some(CacheUse::Refused) | None => LatencyClass::Refused,
         }
     }
@@ -143,7 +145,10 @@ impl RequestMetrics {
         let all = (0..OPERATIONS).flat_map(|o| (0..CODES).flat_map(move |c| (0..CACHE_USES).map(move |u| (o, c, u))));
         all.filter_map(|(operation, code, cache)| {
             let n = self.sum(|block| &block.requests[operation][code][cache]);
-            let operation = Operation::ALL.get(operation).map_or("none", |operation| operation.name());
+            let operation = match operation {
+                Operation::COUNT => Operation::Pass.name(),
+                _ => Operation::ALL.get(operation).map_or("none", |operation| operation.name()),
+            };
             let code = if code == 0 { "ok".to_owned() } else { format!("{code:02}") };
             let cache = CacheUse::ALL.get(cache).map_or("none", |cache| cache.name());
             let labels = [("operation", operation.to_owned()), ("code", code), ("cache", cache.to_owned())];
