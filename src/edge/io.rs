@@ -3,6 +3,7 @@
 //! to it. It looks at no byte. A write that takes too long resets the connection; of too many bytes it only tells, and
 //! `http2` ends the connection.
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -41,6 +42,8 @@ struct Inner {
     /// Bytes read since an answer was sent or a request took bytes of its body, and the most of them.
     unanswered: usize,
     max_unanswered: usize,
+    /// The peer sends nothing more. The `h2` crate is not told: it would drop the answers under way.
+    is_half_closed: bool,
     write_timeout: Duration,
     /// Ends a write that has to wait; `None`: none does.
     stalled: Option<Pin<Box<Sleep>>>,
@@ -58,7 +61,12 @@ struct Lent {
     /// Bytes of it that are still to come; `None`: nobody knows.
     to_come: Option<u64>,
     surplus: Vec<u8>,
+    /// What was written and goes out with the next write, so that a header takes its body along.
+    held: Vec<u8>,
 }
+
+/// Bytes that are held back until a flush, as Pingora's own connections do.
+const MAX_HELD: usize = 1460;
 
 /// Bytes that may come behind a request that is under way. They are read so that the peer's end is seen.
 const MAX_SURPLUS: usize = 16 * 1024;
@@ -66,15 +74,8 @@ const MAX_SURPLUS: usize = 16 * 1024;
 impl Bounded {
     pub(super) fn new(transport: Transport, server: &Server) -> Self {
         let largest_request = server.max_header.saturating_add(server.max_body);
-        Bounded(Arc::new(Mutex::new(Inner {
-            transport: Some(transport),
-            unanswered: 0,
-            max_unanswered: largest_request.saturating_mul(REQUESTS_UNANSWERED).max(MIN_UNANSWERED),
-            write_timeout: server.write_timeout,
-            stalled: None,
-            taken: 0,
-            lent: None,
-        })))
+        let max_unanswered = largest_request.saturating_mul(REQUESTS_UNANSWERED).max(MIN_UNANSWERED);
+        Bounded::with(transport, server.write_timeout, max_unanswered, None)
     }
 
     /// Lends an HTTP/1.1 connection for one request, of which `again` was read, and `surplus` behind it. Whoever reads gets
@@ -84,16 +85,19 @@ impl Bounded {
         write_timeout: Duration,
         (again, to_come, surplus): (Vec<u8>, Option<u64>, Vec<u8>),
     ) -> Self {
-        let lent = Some(Lent { again: again.into(), to_come, surplus });
-        let (transport, stalled) = (Some(transport), None);
-        let (unanswered, max_unanswered, taken) = (0, usize::MAX, 0);
+        let lent = Lent { again: again.into(), to_come, surplus, held: Vec::new() };
+        Bounded::with(transport, write_timeout, usize::MAX, Some(lent))
+    }
+
+    fn with(transport: Transport, write_timeout: Duration, max_unanswered: usize, lent: Option<Lent>) -> Self {
         Bounded(Arc::new(Mutex::new(Inner {
-            transport,
-            unanswered,
+            transport: Some(transport),
+            unanswered: 0,
             max_unanswered,
+            is_half_closed: false,
             write_timeout,
-            stalled,
-            taken,
+            stalled: None,
+            taken: 0,
             lent,
         })))
     }
@@ -111,6 +115,12 @@ impl Bounded {
     /// Whether too many bytes came for which nothing was answered. Nothing is read any more then.
     pub(super) fn is_flooded(&self) -> bool {
         self.0.lock().is_flooded()
+    }
+
+    /// Completes where the peer sends nothing more and has everything that was written. To be polled after a read or write.
+    pub(super) async fn over(&self) {
+        let is_over = |inner: &Inner| inner.is_half_closed && inner.stalled.is_none();
+        poll_fn(|_| if is_over(&self.0.lock()) { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
     /// The transport itself, once the connection is over.
@@ -153,6 +163,17 @@ impl Inner {
         Poll::Pending
     }
 
+    /// Writes what was held back.
+    fn write_held(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(Lent { held, .. }) = self.lent.as_ref().filter(|lent| !lent.held.is_empty()) {
+            let Some(transport) = &mut self.transport else { break };
+            let written = Pin::new(transport).poll_write(cx, held);
+            let taken = ready!(self.wrote(cx, written, |taken| *taken))?;
+            self.lent.iter_mut().for_each(|lent| drop(lent.held.drain(..taken)));
+        }
+        Poll::Ready(Ok(()))
+    }
+
     /// The outcome of a write or flush, after which the peer has taken `taken` bytes more. It has `write_timeout` for
     /// each [`WRITE_PART`], so that single bytes do not extend it.
     fn wrote<T>(
@@ -190,31 +211,49 @@ impl AsyncRead for Bounded {
         if inner.lent.is_some() {
             return inner.read_lent(cx, buffer);
         }
-        if inner.is_flooded() {
-            return Poll::Pending; // the connection is being ended
+        if inner.is_flooded() || inner.is_half_closed {
+            return Poll::Pending; // `http2` ends the connection
         }
         let before = buffer.filled().len();
-        ready!(inner.transport()?.poll_read(cx, buffer))?;
-        inner.unanswered += buffer.filled().len() - before;
-        Poll::Ready(Ok(()))
+        match ready!(inner.transport()?.poll_read(cx, buffer)) {
+            // The end of the stream, with TLS's word for it or without.
+            Ok(()) if buffer.filled().len() == before => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+            read => {
+                inner.unanswered += buffer.filled().len() - before;
+                return Poll::Ready(read);
+            }
+        }
+        inner.is_half_closed = true;
+        Poll::Pending
     }
 }
 
 impl AsyncWrite for Bounded {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let inner = &mut *self.0.lock();
+        if let Some(lent) = &mut inner.lent {
+            if lent.held.len() + bytes.len() <= MAX_HELD {
+                lent.held.extend_from_slice(bytes);
+                return Poll::Ready(Ok(bytes.len()));
+            }
+            ready!(inner.write_held(cx))?;
+        }
         let written = inner.transport()?.poll_write(cx, bytes);
         inner.wrote(cx, written, |taken| *taken)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let inner = &mut *self.0.lock();
+        ready!(inner.write_held(cx))?;
         let flushed = inner.transport()?.poll_flush(cx);
         inner.wrote(cx, flushed, |()| WRITE_PART) // nothing is left to take after a flush
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.lock().transport()?.poll_shutdown(cx)
+        let inner = &mut *self.0.lock();
+        ready!(inner.write_held(cx))?;
+        inner.transport()?.poll_shutdown(cx)
     }
 }
 

@@ -96,13 +96,6 @@ impl TimedStream {
         Ok(())
     }
 
-    /// Ends a connection on which nothing more will come.
-    pub(super) async fn end(&mut self) {
-        if !self.has_failed {
-            let _ = timeout_at(Instant::now() + DRAIN_TIME, self.transport.shutdown()).await; // the peer may be gone
-        }
-    }
-
     /// Closes the connection so that the last answer arrives. `is_early`: it was sent before its request had come whole, or
     /// because of a bound; the peer has [`DRAIN_TIME`] to take it then.
     pub(super) async fn close(mut self, is_early: bool) {
@@ -110,7 +103,9 @@ impl TimedStream {
             set_user_timeout(&self.transport, DRAIN_TIME);
         }
         let deadline = Instant::now() + DRAIN_TIME;
-        self.end().await;
+        if !self.has_failed {
+            let _ = timeout_at(deadline, self.transport.shutdown()).await; // the peer may be gone
+        }
         self.drain(MAX_DRAIN, deadline).await;
     }
 

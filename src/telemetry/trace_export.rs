@@ -13,7 +13,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 use tokio::runtime::{Builder, Runtime};
 
-use super::writer::{BackgroundWriter, Batch, INTERVAL};
+use super::writer::{BackgroundWriter, INTERVAL, Sink};
 use super::{AccessLine, CacheUse};
 use crate::config::Otlp;
 use crate::wire::{Operation, OriginSpan, RequestSpan, TraceContext, TraceParent};
@@ -46,28 +46,8 @@ impl TraceExport {
     /// # Errors
     /// The thread cannot be started, or a variable of the environment (`OTEL_EXPORTER_OTLP_…`) cannot be used.
     pub fn start(otlp: &Otlp) -> io::Result<Self> {
-        let mut exporter = Exporter::new(otlp)?;
-        let mut waiting = Vec::with_capacity(MAX_BATCH);
-        let writer = BackgroundWriter::start(
-            "the export of traces",
-            "otlp",
-            (QUEUE, INTERVAL),
-            move |batch: &mut Batch<'_, AccessLine>| {
-                loop {
-                    waiting.extend(batch.records.take(MAX_BATCH - waiting.len()));
-                    let is_due =
-                        batch.last || waiting.len() == MAX_BATCH || exporter.last_export.elapsed() >= BATCH_INTERVAL;
-                    if waiting.is_empty() {
-                        return None;
-                    }
-                    if !is_due {
-                        return Some(BATCH_INTERVAL.saturating_sub(exporter.last_export.elapsed()));
-                    }
-                    exporter.export(&waiting);
-                    waiting.clear();
-                }
-            },
-        )?;
+        let exporter = Exporter::new(otlp)?;
+        let writer = BackgroundWriter::start("the export of traces", "otlp", (QUEUE, INTERVAL), exporter)?;
         Ok(TraceExport { sample: otlp.sample, writer })
     }
 
@@ -89,11 +69,6 @@ impl TraceExport {
         self.writer.record(outcome);
     }
 
-    /// Sends what is queued, and does not wait for it.
-    pub fn begin_close(&self) {
-        self.writer.begin_close();
-    }
-
     /// Sends what is queued, until then at most.
     pub fn close(&self, deadline: Instant) {
         self.writer.close(deadline);
@@ -106,7 +81,7 @@ struct Exporter {
     otlp: opentelemetry_otlp::SpanExporter,
     runtime: Runtime,
     scope: InstrumentationScope,
-    last_export: Instant,
+    waiting: Vec<AccessLine>,
     /// Requests whose spans were lost since the last success.
     lost: usize,
 }
@@ -127,33 +102,9 @@ impl Exporter {
             otlp,
             runtime: Builder::new_current_thread().enable_all().build()?,
             scope: InstrumentationScope::builder("guildgate").build(),
-            last_export: Instant::now(),
+            waiting: Vec::with_capacity(MAX_BATCH),
             lost: 0,
         })
-    }
-
-    fn export(&mut self, outcomes: &[AccessLine]) {
-        let spans = outcomes.iter().filter_map(|outcome| Some((outcome, outcome.span.as_deref()?)));
-        let spans = spans.flat_map(|(outcome, span)| self.spans(outcome, span)).collect();
-        let sending = async { tokio::time::timeout(EXPORT_TIMEOUT, self.otlp.export(spans)).await };
-        let error = match self.runtime.block_on(sending) {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error.to_string()),
-            Err(_) => Some(format!("no answer within {} s", EXPORT_TIMEOUT.as_secs())),
-        };
-        self.last_export = Instant::now();
-        let endpoint = &self.endpoint;
-        let Some(error) = error else {
-            if self.lost > 0 {
-                tracing::info!(%endpoint, lost = self.lost, "traces are sent again");
-            }
-            self.lost = 0;
-            return;
-        };
-        if self.lost == 0 {
-            tracing::warn!(%endpoint, error, "traces cannot be sent to the collector of log.otlp and are lost");
-        }
-        self.lost += outcomes.len();
     }
 
     /// The span of a request, and those of its requests to an origin.
@@ -220,5 +171,40 @@ impl Exporter {
             status: if is_error { Status::error("") } else { Status::Unset },
             instrumentation_scope: self.scope.clone(),
         }
+    }
+}
+
+impl Sink<AccessLine> for Exporter {
+    const DELAY: Duration = BATCH_INTERVAL;
+
+    fn add(&mut self, line: AccessLine) -> bool {
+        self.waiting.push(line);
+        self.waiting.len() >= MAX_BATCH
+    }
+
+    fn write(&mut self, _: u64) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let spans = self.waiting.iter().filter_map(|outcome| Some((outcome, outcome.span.as_deref()?)));
+        let spans = spans.flat_map(|(outcome, span)| self.spans(outcome, span)).collect();
+        let sending = async { tokio::time::timeout(EXPORT_TIMEOUT, self.otlp.export(spans)).await };
+        let error = match self.runtime.block_on(sending) {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some(format!("no answer within {} s", EXPORT_TIMEOUT.as_secs())),
+        };
+        let (endpoint, lost) = (&self.endpoint, self.waiting.drain(..).count());
+        let Some(error) = error else {
+            if self.lost > 0 {
+                tracing::info!(%endpoint, lost = self.lost, "traces are sent again");
+            }
+            self.lost = 0;
+            return;
+        };
+        if self.lost == 0 {
+            tracing::warn!(%endpoint, error, "traces cannot be sent to the collector of log.otlp and are lost");
+        }
+        self.lost += lost;
     }
 }

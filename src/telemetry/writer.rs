@@ -5,7 +5,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,9 +18,6 @@ use crate::clock::becomes_true;
 /// How long the thread lets records of requests gather before it empties the queue. Waking it for each would cost several
 /// microseconds.
 pub(super) const INTERVAL: Duration = Duration::from_millis(20);
-
-/// How often dropped records are logged at most.
-const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long the end of a process waits for the last records to be written.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -43,48 +40,60 @@ struct Flags {
     reopen: AtomicBool,
 }
 
-/// What the thread passes to its function.
-#[expect(missing_debug_implementations, reason = "records cannot be shown without taking them")]
-pub struct Batch<'r, T> {
-    /// At most one queue full, so that a batch ends however many come.
-    pub records: &'r mut dyn Iterator<Item = T>,
-    /// Records that did not fit since the last batch.
-    pub dropped: u64,
+/// What the thread does with records.
+pub trait Sink<T>: Send + 'static {
+    /// How long a record may wait for others that are written with it.
+    const DELAY: Duration = Duration::ZERO;
+
+    /// Takes a record. Whether so many have gathered that they are to be written at once.
+    fn add(&mut self, record: T) -> bool;
+
+    /// Writes what has gathered. So many records were `dropped` since the last call.
+    fn write(&mut self, dropped: u64);
+
     /// The file may have been moved.
-    pub reopen: bool,
-    /// This is the last batch.
-    pub last: bool,
+    fn reopen(&mut self) {}
 }
 
 impl<T: Send + 'static> BackgroundWriter<T> {
-    /// Starts the thread, which calls `write` within `interval` of a record, and once more at the end. `write` returns
-    /// after how long it is to be called even if there is no record; `None`: there is no need to.
-    pub fn start(
+    /// Starts the thread, which has the sink write once a record has come, and once more at the end. It sleeps for
+    /// `interval` between two looks at the queue.
+    pub fn start<S: Sink<T>>(
         name: &'static str,
         thread: &str,
         (capacity, interval): (usize, Duration),
-        mut write: impl FnMut(&mut Batch<'_, T>) -> Option<Duration> + Send + 'static,
+        mut sink: S,
     ) -> io::Result<Self> {
-        let (sender, queue) = sync_channel(capacity);
+        let (sender, queue) = sync_channel::<Option<T>>(capacity);
         let flags = Arc::<Flags>::default();
         let theirs = flags.clone();
         let run = move || {
-            let (mut untold, mut so_far, mut tell_at, mut again_after) = (0, 0, Instant::now(), None);
+            let (mut so_far, mut gathers_since) = (0, None);
             loop {
-                // What has woken the thread for one of these may have been taken with the last batch.
+                // What has woken the thread for one of these may have been taken before.
                 let is_asked = theirs.stop.load(Ordering::SeqCst) || theirs.reopen.load(Ordering::SeqCst);
-                let first = if is_asked { None } else { next(&queue, again_after) };
+                let first = if is_asked || gathers_since.is_some() { None } else { queue.recv().ok().flatten() };
+                let began = *gathers_since.get_or_insert_with(Instant::now);
                 // Read before the queue is emptied, so that everything recorded before the stop is written.
                 let last = theirs.stop.load(Ordering::SeqCst);
-                let dropped = theirs.dropped.swap(0, Ordering::SeqCst);
-                (untold, so_far) = (untold + dropped, so_far + dropped);
-                if untold > 0 && (last || Instant::now() >= tell_at) {
-                    tracing::warn!(target: UNLIMITED, dropped = untold, so_far, "{name} could not keep up; records were dropped");
-                    (untold, tell_at) = (0, Instant::now() + REPORT_INTERVAL);
+                if theirs.reopen.swap(false, Ordering::SeqCst) {
+                    sink.reopen();
                 }
-                let reopen = theirs.reopen.swap(false, Ordering::SeqCst);
-                let mut records = first.into_iter().chain(queue.try_iter().take(capacity).flatten());
-                again_after = write(&mut Batch { records: &mut records, dropped, reopen, last });
+                // At most one queue full, so that the stop is seen however many come.
+                for record in first.into_iter().chain(queue.try_iter().take(capacity).flatten()) {
+                    if sink.add(record) {
+                        sink.write(0);
+                    }
+                }
+                if last || began.elapsed() >= S::DELAY {
+                    let dropped = theirs.dropped.swap(0, Ordering::SeqCst);
+                    if dropped > 0 {
+                        so_far += dropped;
+                        tracing::warn!(dropped, so_far, "{name} could not keep up; records were dropped");
+                    }
+                    sink.write(dropped);
+                    gathers_since = None;
+                }
                 if last {
                     return;
                 }
@@ -100,40 +109,55 @@ impl<T: Send + 'static> BackgroundWriter<T> {
     pub fn of_lines(
         name: &'static str,
         thread: &str,
-        (capacity, interval): (usize, Duration),
-        mut to: LineOutput,
-        mut write_line: impl FnMut(&T, &mut String) + Send + 'static,
+        limits: (usize, Duration),
+        to: LineOutput,
+        write_line: impl FnMut(&T, &mut String) + Send + 'static,
     ) -> io::Result<Self> {
-        let (mut lines, mut lost) = (String::new(), 0);
-        Self::start(name, thread, (capacity, interval), move |batch| {
-            if batch.reopen {
-                to.reopen(name);
-            }
-            let count = batch.records.map(|record| write_line(&record, &mut lines)).count();
-            match to.write(lines.as_bytes()) {
-                Err(error) if count > 0 => {
-                    if lost == 0 {
-                        tracing::error!(target: UNLIMITED, %error, path = to.path(), "{name} cannot be written; its lines are lost");
-                    }
-                    lost += count;
-                }
-                Ok(()) if lost > 0 && count > 0 => {
-                    tracing::warn!(target: UNLIMITED, lost, path = to.path(), "{name} is written again; lines of it are lost");
-                    lost = 0;
-                }
-                _ => {}
-            }
-            lines.clear();
-            None
-        })
+        let write_line = Box::new(write_line);
+        Self::start(name, thread, limits, LineSink { name, to, write_line, lines: String::new(), count: 0, lost: 0 })
     }
 }
 
-/// The next record; `None` after this time, or if the thread was woken.
-fn next<T>(queue: &Receiver<Option<T>>, within: Option<Duration>) -> Option<T> {
-    match within {
-        None => queue.recv().ok()?,
-        Some(within) => queue.recv_timeout(within).ok()?,
+/// Writes lines.
+struct LineSink<T> {
+    name: &'static str,
+    to: LineOutput,
+    write_line: Box<dyn FnMut(&T, &mut String) + Send>,
+    lines: String,
+    /// How many `lines` has.
+    count: usize,
+    /// Since the last that could be written.
+    lost: usize,
+}
+
+impl<T: 'static> Sink<T> for LineSink<T> {
+    fn add(&mut self, record: T) -> bool {
+        (self.write_line)(&record, &mut self.lines);
+        self.count += 1;
+        false
+    }
+
+    fn write(&mut self, _: u64) {
+        let (name, path) = (self.name, self.to.path());
+        match self.to.write(self.lines.as_bytes()) {
+            Err(error) if self.count > 0 => {
+                if self.lost == 0 {
+                    tracing::error!(target: UNLIMITED, %error, path, "{name} cannot be written; its lines are lost");
+                }
+                self.lost += self.count;
+            }
+            Ok(()) if self.lost > 0 && self.count > 0 => {
+                tracing::warn!(target: UNLIMITED, lost = self.lost, path, "{name} is written again; lines of it are lost");
+                self.lost = 0;
+            }
+            _ => {}
+        }
+        self.lines.clear();
+        self.count = 0;
+    }
+
+    fn reopen(&mut self) {
+        self.to.reopen(self.name);
     }
 }
 
@@ -156,16 +180,11 @@ impl<T> BackgroundWriter<T> {
         self.wake();
     }
 
-    /// Has the thread write what is queued and end, and does not wait for it.
-    pub fn begin_close(&self) {
-        self.flags.stop.store(true, Ordering::SeqCst);
-        self.wake();
-    }
-
     /// Writes what is queued and ends the thread. One that cannot write by then (to a pipe that is not read) is left
     /// running.
     pub fn close(&self, deadline: Instant) {
-        self.begin_close();
+        self.flags.stop.store(true, Ordering::SeqCst);
+        self.wake();
         let Some(thread) = self.thread.lock().take() else { return };
         if !becomes_true(deadline, || thread.is_finished()) {
             tracing::error!("{} could not be written to its end", self.name);
@@ -183,48 +202,59 @@ impl<T> Drop for BackgroundWriter<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
+    use std::sync::mpsc::{self, Receiver, Sender};
 
     use super::*;
 
+    /// Sends on what it has gathered for so many milliseconds, and waits then.
+    struct Test<const DELAY: u64>(Vec<u32>, Sender<(u64, Vec<u32>)>, Receiver<()>);
+
+    impl<const DELAY: u64> Sink<u32> for Test<DELAY> {
+        const DELAY: Duration = Duration::from_millis(DELAY);
+
+        fn add(&mut self, record: u32) -> bool {
+            self.0.push(record);
+            false
+        }
+
+        fn write(&mut self, dropped: u64) {
+            self.1.send((dropped, std::mem::take(&mut self.0))).unwrap();
+            let _ = self.2.recv();
+        }
+    }
+
+    type Started = (BackgroundWriter<u32>, Receiver<(u64, Vec<u32>)>, Sender<()>);
+
+    fn start<const DELAY: u64>() -> Started {
+        let ((hold, held), (sender, receiver)) = (mpsc::channel(), mpsc::channel());
+        let test = Test::<DELAY>(Vec::new(), sender, held);
+        (BackgroundWriter::start("the test's records", "writer-test", (4, INTERVAL), test).unwrap(), receiver, hold)
+    }
+
     #[test]
     fn what_does_not_fit_is_counted_and_what_fits_is_written_before_the_end() {
-        let (hold, held) = mpsc::channel::<()>();
-        let (sender, receiver) = mpsc::channel();
-        let writer = BackgroundWriter::start("the test's records", "writer-test", (4, INTERVAL), move |batch| {
-            sender.send((batch.dropped, batch.records.collect::<Vec<u32>>(), batch.last)).unwrap();
-            // After the first record the thread waits until the test has filled the queue.
-            let _ = held.recv();
-            None
-        })
-        .unwrap();
+        let (writer, receiver, hold) = start::<0>();
         writer.record(0);
-        assert_eq!(receiver.recv().unwrap(), (0, vec![0], false));
+        assert_eq!(receiver.recv().unwrap(), (0, vec![0]));
         (1..10).for_each(|n| writer.record(n));
         drop(hold);
         writer.close(Instant::now() + CLOSE_TIMEOUT);
         let batches: Vec<_> = receiver.iter().collect();
         assert_eq!(batches.iter().map(|t| t.0).sum::<u64>(), 5, "{batches:?}");
         assert_eq!(batches.iter().flat_map(|t| t.1.clone()).collect::<Vec<_>>(), [1, 2, 3, 4], "{batches:?}");
-        assert_eq!(batches.iter().filter(|t| t.2).count(), 1, "{batches:?}");
     }
 
     #[test]
-    fn the_thread_is_woken_by_records_alone_and_after_the_time_that_its_function_asked_for() {
-        let (sender, receiver) = mpsc::channel();
-        let writer = BackgroundWriter::start("the test's records", "writer-test", (4, INTERVAL), move |batch| {
-            let records = batch.records.collect::<Vec<u32>>();
-            let again = (records == [1]).then_some(INTERVAL);
-            sender.send(records).unwrap();
-            again
-        })
-        .unwrap();
-        for n in [0, 2, 1] {
+    fn the_thread_is_woken_by_records_alone_and_lets_them_gather() {
+        let (writer, receiver, hold) = start::<200>();
+        drop(hold);
+        for n in [0, 2] {
             let called = receiver.recv_timeout(5 * INTERVAL);
             assert!(called.is_err(), "it was called without a record: {called:?}");
             writer.record(n);
-            assert_eq!(receiver.recv().unwrap(), [n]);
+            std::thread::sleep(2 * INTERVAL); // the second comes later, and is written with the first
+            writer.record(n + 1);
+            assert_eq!(receiver.recv().unwrap(), (0, vec![n, n + 1]));
         }
-        assert!(receiver.recv().unwrap().is_empty(), "it asked for that");
     }
 }

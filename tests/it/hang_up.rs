@@ -133,3 +133,17 @@ async fn a_caller_that_has_only_finished_sending_keeps_its_place_and_gets_its_an
     caller.answer().await.is("3");
     until_let_in(&gate, &mut stays, PATIENCE, "answered").await;
 }
+
+#[tokio::test]
+async fn a_caller_that_has_only_finished_sending_over_http_2_gets_its_answers() {
+    let text = "x".repeat(8000);
+    let gate = (1..=6).fold(gate(2), |gate, id| gate.review("7", id, "Bo", 5, &text)).start().await;
+    let hold = Gate::shut();
+    gate.origin().next("getReviews", Act::HoldAll(hold.clone()));
+    let mut caller = ask(&gate, "getReviews", "memberID=7", 10).await;
+    gate.origin().has_been_asked("getReviews", 1).await;
+    caller.finish_sending().await;
+    hold.open();
+    assert!(caller.outcome(1).await.unwrap().len() > 48_000);
+    assert_eq!(caller.ends().await, None, "there is nothing to say after it");
+}

@@ -20,6 +20,9 @@ mod otlp;
 
 mod origin_at_its_worst;
 mod origin_places;
+mod pass;
+mod pass_bounds;
+mod pass_keys;
 mod upstream_connections;
 mod upstream_health;
 mod upstream_tls;

@@ -4,8 +4,8 @@
 
 use std::mem::MaybeUninit;
 
-use memchr::memchr_iter;
 use memchr::memmem::Finder;
+use memchr::{memchr_iter, memchr2};
 
 use crate::edge::host::is_host;
 use crate::edge::request::{MAX_FIELDS, RequestFields};
@@ -37,6 +37,15 @@ pub(super) enum Parsed<'b> {
     Whole(Header<'b>),
     /// No header of HTTP/1.1, or one that is too long: 16, then close.
     Malformed,
+}
+
+/// Reads HTTP/1.2 to 1.9 as HTTP/1.1 (RFC 9110, 2.5), which is the latest version that the parser knows: changes the last digit
+/// of the request line that begins here, or of what has come of it.
+pub(super) fn read_minor_version_as_1(bytes: &mut [u8]) {
+    let end = memchr2(b'\r', b'\n', bytes).unwrap_or(bytes.len());
+    if let [.., b' ', b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor @ b'2'..=b'9'] = &mut bytes[..end] {
+        *minor = b'1';
+    }
 }
 
 /// Parses one header. The first `searched` bytes were [`Parsed::Partial`] before, so that a header that comes byte by byte
@@ -200,7 +209,6 @@ mod tests {
     #[test]
     fn a_request_line_is_held_to_its_form() {
         for line in [
-            "POST / HTTP/1.2",
             "POST / HTTP/2.0",
             "POST /g\u{e9}t HTTP/1.1",
             "POST http://a/g\u{e9}t HTTP/1.1",
@@ -219,6 +227,23 @@ mod tests {
         assert!(!refused("POST / HTTP/1.0\r\n\r\n"));
         assert!(refused("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"));
         assert!(refused("POST / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n"));
+    }
+
+    #[test]
+    fn a_later_minor_version_is_read_as_1_however_the_request_line_comes() {
+        for (line, read) in [
+            ("POST /x HTTP/1.2\r\nHost: a\r\n", "POST /x HTTP/1.1\r\nHost: a\r\n"),
+            ("POST /x HTTP/1.9", "POST /x HTTP/1.1"),
+            ("POST /x HTTP/1.0\r\n", "POST /x HTTP/1.0\r\n"),
+            ("POST /HTTP/1.2", "POST /HTTP/1.2"),
+            ("POST /x HTTP/2.2\r\n", "POST /x HTTP/2.2\r\n"),
+            ("POST /x HTTP/1.1\r\nX: HTTP/1.2\r\n", "POST /x HTTP/1.1\r\nX: HTTP/1.2\r\n"),
+            ("", ""),
+        ] {
+            let mut bytes = line.as_bytes().to_vec();
+            read_minor_version_as_1(&mut bytes);
+            assert_eq!(String::from_utf8(bytes).unwrap(), read);
+        }
     }
 
     #[test]

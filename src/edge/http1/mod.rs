@@ -26,7 +26,7 @@ use super::transport::Transport;
 use crate::gateway::State;
 use crate::wire::{Fault, Framing};
 use body::{BodyState, Http1Body};
-use header::{Header, Parsed, parse};
+use header::{Header, Parsed, parse, read_minor_version_as_1};
 use pass::HandedOver;
 
 /// Bytes of answers to pipelined requests that are gathered before they are sent: a caller who takes none keeps so many in
@@ -79,8 +79,6 @@ enum Next {
 /// How a connection ends, once its last answer is sent.
 #[derive(Debug)]
 enum Ending {
-    /// Nothing more is expected: the caller asked for the close (RFC 9112, 9.6), or has sent nothing of a request.
-    AtOnce,
     InOrder,
     /// The last answer was sent before its request had come whole.
     Early,
@@ -159,7 +157,7 @@ impl Connection<'_> {
         let read = tokio::select! {
             biased;
             read = self.stream.read(&mut self.buffer, u64::MAX, deadline) => read,
-            () = over, if is_idle => return Err(Ending::AtOnce),
+            () = over, if is_idle => return Err(Ending::InOrder),
         };
         match read {
             Ok(1..) => {
@@ -170,7 +168,7 @@ impl Connection<'_> {
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::TimedOut && !is_idle => Err(self.refuse(Fault::TooSlow)),
-            Ok(0) | Err(_) => Err(Ending::AtOnce),
+            Ok(0) | Err(_) => Err(Ending::InOrder),
         }
     }
 
@@ -190,7 +188,8 @@ impl Connection<'_> {
             let server = &state.config.server;
             let from_trusted_proxy = proxies::is_trusted(self.peer.address, &server.trusted_proxies);
             // Taken out of `self`, so that the header can borrow from it while the rest of `self` is used.
-            let buffer = take(&mut self.buffer);
+            let mut buffer = take(&mut self.buffer);
+            read_minor_version_as_1(&mut buffer[self.start..]);
             let (unread, searched) = (&buffer[self.start..], take(&mut self.searched));
             let next = match parse(unread, searched, server.max_header, from_trusted_proxy) {
                 Parsed::Partial => {
@@ -281,7 +280,6 @@ impl Connection<'_> {
         self.answered = Some(answer.at.moment);
         let next = match next {
             Ok(_) if answer.panicked() => Err(Ending::InOrder),
-            Ok(Next::Request { .. }) if !header.keep_alive && !more_was_read => Err(Ending::AtOnce),
             Ok(_) if !header.keep_alive || self.is_last(more_was_read) => Err(Ending::InOrder),
             next => next,
         };
@@ -329,11 +327,7 @@ impl Connection<'_> {
         if self.send().await.is_err() {
             return; // the peer has not taken it in time, and the connection is reset
         }
-        match ending {
-            Ending::AtOnce => self.stream.end().await,
-            Ending::InOrder => self.stream.close(false).await,
-            Ending::Early | Ending::Pass(_) => self.stream.close(true).await,
-        }
+        self.stream.close(!matches!(ending, Ending::InOrder)).await;
     }
 }
 

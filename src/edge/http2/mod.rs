@@ -72,6 +72,7 @@ pub(super) async fn serve(
     let h2 = tokio::select! {
         biased;
         done = timeout_at(peer.accepted_at + server.header_timeout, handshake) => done,
+        () = io.over() => return,
         () = &mut over => return,
     };
     let mut requests = FuturesUnordered::new();
@@ -140,6 +141,7 @@ async fn run<'e>(
                 go_away(h2, Reason::ENHANCE_YOUR_CALM).await;
                 return false;
             }
+            () = io.over(), if requests.is_empty() => return true,
             Some(()) = requests.next() => {
                 // Answers that are ready at once are sent in one write, when the connection is polled next.
                 while let Some(Some(())) = requests.next().now_or_never() {}

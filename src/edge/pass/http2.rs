@@ -19,7 +19,6 @@ use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
 use pingora::protocols::http::v2::write_body;
 use tokio::io::DuplexStream;
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::Passed;
@@ -38,7 +37,6 @@ pub(in crate::edge) async fn pass(
     write_timeout: Duration,
 ) {
     let (near, far) = tokio::io::duplex(BETWEEN);
-    let (_open, stop) = watch::channel(false); // a stream is the last on no connection
     let exchanged = async {
         if stream.is_end_stream() {
             exchange(near, http1(parts, Empty::new()), respond, write_timeout).await;
@@ -46,7 +44,7 @@ pub(in crate::edge) async fn pass(
             exchange(near, http1(parts, body(stream, io.clone())), respond, write_timeout).await;
         }
     };
-    tokio::join!(edge.proxy.pass(Box::new(far), passed, &stop), exchanged);
+    tokio::join!(edge.proxy.pass(Box::new(far), passed, None), exchanged);
 }
 
 /// The request as HTTP/1.1 has it.

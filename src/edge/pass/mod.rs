@@ -18,6 +18,7 @@ use pingora::protocols::http::ServerSession;
 use pingora::proxy::{HttpProxy, http_proxy};
 use pingora::server::ShutdownWatch;
 use pingora::server::configuration::ServerConf;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::exchange::ReceivedRequest;
@@ -74,16 +75,19 @@ impl Proxy {
         Proxy(Arc::new(http_proxy(&Arc::new(conf), Rules { gateway })))
     }
 
-    /// Passes on the one request that `stream` holds. Once `stop` is true, its answer is the last of its connection.
-    pub(super) async fn pass(&self, stream: Stream, passed: Box<Passed>, stop: &ShutdownWatch) -> Left {
+    /// Passes on the one request that `stream` holds. Once `stop` is true, its answer is the last of its connection; `None`: it
+    /// came over HTTP/2, where a stream that ends is a caller that hung up, and not one that has only finished sending.
+    pub(super) async fn pass(&self, stream: Stream, passed: Box<Passed>, stop: Option<&ShutdownWatch>) -> Left {
         let is_cut = passed.is_cut.clone();
         let mut session = ServerSession::new_http1(stream);
         if let ServerSession::H1(http1) = &mut session {
             // What comes behind a body in chunks does not end its request.
             http1.set_pipelining_enabled(true);
+            http1.set_abort_on_close(stop.is_none());
         }
         session.set_connection_user_context(Some(passed));
-        match self.0.process_new_http(session, stop).await {
+        let (_open, never) = watch::channel(false);
+        match self.0.process_new_http(session, stop.unwrap_or(&never)).await {
             Some(_) => Left::Open,
             None if is_cut.load(Ordering::Relaxed) => Left::Cut,
             None => Left::Closing,

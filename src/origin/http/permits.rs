@@ -1,7 +1,7 @@
 //! The permits of an HTTP origin, `origin.max_in_flight` of them (guarantee 6): a request gets one at once, or waits for
 //! its turn. The contract calls a permit a place.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,8 +26,9 @@ impl Owner {
         Owner::Address(network(address))
     }
 
-    fn is_proven(&self) -> bool {
-        matches!(self, Owner::Key(_))
+    /// The key, if it is proven.
+    fn key(&self) -> Option<&KeyId> {
+        if let Owner::Key(key) = self { Some(key) } else { None }
     }
 }
 
@@ -46,38 +47,34 @@ pub struct Permit {
 #[derive(Debug)]
 struct State {
     max: usize,
-    held: usize,
-    /// Requests that wait; those that gave up since [`State::forget_gone`] are among them.
-    waiting: usize,
-    arrivals: u64,
-    /// Every owner that holds a permit or waits for one.
-    shares: HashMap<Owner, Share>,
-}
-
-#[derive(Debug, Default)]
-struct Share {
-    held: usize,
-    /// The requests that wait, each with the number of its arrival. One that gives up closes its channel.
-    waiters: VecDeque<(u64, oneshot::Sender<Permit>)>,
+    /// How many permits each owner holds, and all of them.
+    held: HashMap<Owner, usize>,
+    all_held: usize,
+    /// The requests that wait, in the order of their arrival. One that gives up closes its channel.
+    waiters: Vec<(Owner, oneshot::Sender<Permit>)>,
 }
 
 impl Permits {
     pub(super) fn new(max: usize) -> Arc<Self> {
-        let (held, waiting, arrivals, shares) = Default::default();
-        Arc::new(Permits(Mutex::new(State { max, held, waiting, arrivals, shares })))
+        let (held, all_held, waiters) = Default::default();
+        Arc::new(Permits(Mutex::new(State { max, held, all_held, waiters })))
     }
 
     /// A permit, now or when it is `owner`'s turn; `None` if that takes longer than `timeout`, or too many wait.
     pub(super) async fn acquire(self: &Arc<Self>, owner: Owner, timeout: Duration) -> Option<Permit> {
         let granted = {
             let mut state = self.0.lock();
-            if state.try_take(&owner) {
+            if state.may_have_one(&owner) {
+                state.take(owner.clone());
                 return Some(Permit { permits: self.clone(), owner });
             }
             if timeout.is_zero() {
                 return None;
             }
-            state.wait(owner)
+            let (waiter, granted) = oneshot::channel();
+            state.waiters.push((owner, waiter));
+            state.evict();
+            granted
         };
         tokio::time::timeout(timeout, granted).await.ok()?.ok()
     }
@@ -91,7 +88,7 @@ impl Permits {
     pub(super) fn counts(&self) -> (usize, usize) {
         let mut state = self.0.lock();
         state.forget_gone();
-        (state.held, state.waiting)
+        (state.all_held, state.waiters.len())
     }
 
     /// Changes the state, and wakes those that are granted a permit then.
@@ -115,77 +112,52 @@ impl Drop for Permit {
 }
 
 impl State {
-    /// Takes a permit for `owner`, if it may have one now.
-    fn try_take(&mut self, owner: &Owner) -> bool {
-        let held = self.shares.get(owner).map_or(0, |share| share.held);
-        let may = self.may_hold_more_than(held) && (owner.is_proven() || self.unproven_may_hold_more());
-        if may {
-            self.held += 1;
-            self.shares.entry(owner.clone()).or_default().held += 1;
-        }
-        may
+    fn take(&mut self, owner: Owner) {
+        self.all_held += 1;
+        *self.held.entry(owner).or_default() += 1;
     }
 
     fn give_back(&mut self, owner: &Owner) {
-        self.held -= 1;
-        if let Some(share) = self.shares.get_mut(owner) {
-            share.held -= 1;
-            if share.held == 0 && share.waiters.is_empty() {
-                self.shares.remove(owner);
+        self.all_held -= 1;
+        if let Some(held) = self.held.get_mut(owner) {
+            *held -= 1;
+            if *held == 0 {
+                self.held.remove(owner);
             }
         }
     }
 
-    /// Lets a request of `owner` wait. What is returned is closed once it is evicted, which may be at once.
-    fn wait(&mut self, owner: Owner) -> oneshot::Receiver<Permit> {
-        let (waiter, granted) = oneshot::channel();
-        self.arrivals += 1;
-        self.waiting += 1;
-        self.shares.entry(owner).or_default().waiters.push_back((self.arrivals, waiter));
-        self.evict();
-        granted
+    /// Whether an owner may have another permit: it holds fewer than a quarter of the free ones, so that others get some,
+    /// however many owners there are. One that has none gets the first that is free. Owners without a proven key share a
+    /// quarter of all, since a sender can be as many of them as it likes.
+    fn may_have_one(&self, owner: &Owner) -> bool {
+        let (held, free) = (self.held_by(owner), self.max.saturating_sub(self.all_held));
+        free > 0 && (held == 0 || 4 * held < free) && (owner.key().is_some() || self.unproven_may_hold_more())
     }
 
-    /// Whether an owner that holds `held` permits may have another one: it holds fewer than a quarter of the free
-    /// permits, so that others get some, however many owners there are. An owner without one gets the first that is
-    /// free.
-    fn may_hold_more_than(&self, held: usize) -> bool {
-        let free = self.max.saturating_sub(self.held);
-        free > 0 && (held == 0 || 4 * held < free)
+    fn held_by(&self, owner: &Owner) -> usize {
+        self.held.get(owner).copied().unwrap_or(0)
     }
 
-    /// Owners without a proven key share one part, since a sender can be as many of them as it likes.
     fn unproven_may_hold_more(&self) -> bool {
-        let held: usize = self.unproven().map(|share| share.held).sum();
-        held < (self.max / 4).max(1)
-    }
-
-    fn unproven(&self) -> impl Iterator<Item = &Share> {
-        self.shares.iter().filter(|(owner, _)| !owner.is_proven()).map(|(_, share)| share)
+        let unproven = self.held.iter().filter(|(owner, _)| owner.key().is_none());
+        unproven.map(|(_, held)| held).sum::<usize>() < (self.max / 4).max(1)
     }
 
     /// Takes a permit for each waiter that may have one: next is that of the owner that holds the fewest, among equals
     /// the one that came first.
     fn grant(&mut self) -> Vec<(Owner, oneshot::Sender<Permit>)> {
         let mut granted = Vec::new();
-        if self.waiting > 0 {
-            self.forget_gone();
-        }
-        while self.waiting > 0 {
+        self.forget_gone();
+        while self.all_held < self.max {
             let unproven_may = self.unproven_may_hold_more();
-            let waiting = self.shares.iter().filter_map(|(owner, share)| {
-                let (arrival, _) = share.waiters.front().filter(|_| unproven_may || owner.is_proven())?;
-                Some((share.held, *arrival, owner))
-            });
+            let waiting = self.waiters.iter().map(|(owner, _)| owner).enumerate();
+            let waiting = waiting.filter(|(_, owner)| unproven_may || owner.key().is_some());
             // Every other one holds as many or more.
-            let next = waiting.min_by_key(|(held, arrival, _)| (*held, *arrival));
-            let Some((_, _, owner)) = next.filter(|(held, ..)| self.may_hold_more_than(*held)) else { break };
-            let owner = owner.clone();
-            let Some((_, waiter)) = self.shares.get_mut(&owner).and_then(|share| share.waiters.pop_front()) else {
-                break;
-            };
-            self.waiting -= 1;
-            self.try_take(&owner);
+            let next = waiting.min_by_key(|(_, owner)| self.held_by(owner));
+            let Some((at, _)) = next.filter(|(_, owner)| self.may_have_one(owner)) else { break };
+            let (owner, waiter) = self.waiters.remove(at);
+            self.take(owner.clone());
             granted.push((owner, waiter));
         }
         granted
@@ -193,28 +165,22 @@ impl State {
 
     /// Removes the requests that wait no longer.
     fn forget_gone(&mut self) {
-        self.shares.retain(|_, share| {
-            share.waiters.retain(|(_, waiter)| !waiter.is_closed());
-            share.held > 0 || !share.waiters.is_empty()
-        });
-        self.waiting = self.shares.values().map(|share| share.waiters.len()).sum();
+        self.waiters.retain(|(_, waiter)| !waiter.is_closed());
     }
 
     /// Where more wait than there are permits, the newest of the owner with the most waiters waits no longer. Owners
     /// without a proven key count as one here.
     fn evict(&mut self) {
-        if self.waiting > self.max {
+        if self.waiters.len() > self.max {
             self.forget_gone();
         }
-        while self.waiting > self.max {
-            let unproven: usize = self.unproven().map(|share| share.waiters.len()).sum();
-            let most = self.shares.iter_mut().max_by_key(|(owner, share)| {
-                let (own, newest) = (share.waiters.len(), share.waiters.back().map(|(arrival, _)| *arrival));
-                (if owner.is_proven() { own } else { unproven }, !owner.is_proven(), own, newest)
-            });
-            let Some((_, share)) = most else { break };
-            share.waiters.pop_back();
-            self.waiting -= 1;
+        while self.waiters.len() > self.max {
+            let owners = || self.waiters.iter().map(|(owner, _)| owner.key());
+            let mut waiting = HashMap::<_, usize>::new();
+            owners().for_each(|key| *waiting.entry(key).or_default() += 1);
+            let most = owners().enumerate().max_by_key(|(_, key)| (waiting[key], key.is_none()));
+            let Some((at, _)) = most else { break };
+            self.waiters.remove(at);
         }
     }
 }
@@ -234,7 +200,7 @@ mod tests {
 
     fn is_idle(permits: &Permits) -> bool {
         let counts = permits.counts();
-        counts == (0, 0) && permits.0.lock().shares.is_empty()
+        counts == (0, 0) && permits.0.lock().held.is_empty()
     }
 
     #[test]
@@ -304,7 +270,7 @@ mod tests {
                 let owner = if n < 8 { key(n) } else { Owner::Address(n as u64) };
                 match step {
                     0 | 1 => {
-                        let before = permits.0.lock().shares.get(&owner).map_or(0, |share| share.held);
+                        let before = permits.0.lock().held_by(&owner);
                         let free = max - held.len();
                         let mut acquires = Box::pin(permits.acquire(owner.clone(), LONG));
                         match acquires.as_mut().now_or_never() {
@@ -325,11 +291,10 @@ mod tests {
                 prop_assert!(held.len() <= max && waiting.len() <= max);
                 prop_assert_eq!(permits.counts(), (held.len(), waiting.len()));
                 let state = permits.0.lock();
-                let unproven: usize = state.unproven().map(|share| share.held).sum();
-                prop_assert!(unproven <= (max / 4).max(1));
-                for (owner, share) in state.shares.iter().filter(|(_, share)| !share.waiters.is_empty()) {
-                    let may = owner.is_proven() || state.unproven_may_hold_more();
-                    prop_assert!(!(may && state.may_hold_more_than(share.held)), "{owner:?} could have one");
+                let unproven = state.held.iter().filter(|(owner, _)| owner.key().is_none()).map(|(_, held)| held);
+                prop_assert!(unproven.sum::<usize>() <= (max / 4).max(1));
+                for (owner, _) in &state.waiters {
+                    prop_assert!(!state.may_have_one(owner), "{owner:?} could have one");
                 }
             }
             drop((held, waiting));

@@ -16,8 +16,8 @@ use flate2::write::GzEncoder;
 use serde::Serialize;
 
 use super::{Decision, Head, RecordError, check, older};
-use crate::clock::{Clock, Tick};
-use crate::telemetry::writer::{BackgroundWriter, Batch, INTERVAL};
+use crate::clock::Clock;
+use crate::telemetry::writer::{BackgroundWriter, INTERVAL, Sink};
 
 /// Decisions that wait for the writer: 0.2 s of 80,000 requests a second, 1.5 MB.
 const QUEUE: usize = 16_384;
@@ -45,14 +45,9 @@ impl DecisionLog {
         check(path)?;
         let unusable = |cause| RecordError::Unusable { path: path.to_owned(), cause };
         open(path).map_err(unusable)?;
-        let mut writer = Writer::new(path, max_size, clock);
-        let strangers = Arc::<AtomicU64>::default();
-        let counted = strangers.clone();
-        let write = move |batch: &mut Batch<'_, Decision>| {
-            writer.head.strangers += counted.swap(0, Ordering::Relaxed);
-            writer.process(batch)
-        };
-        let decisions = BackgroundWriter::start("the decision record", "decision-log", (QUEUE, INTERVAL), write);
+        let writer = Writer::new(path, max_size, clock);
+        let strangers = writer.strangers.clone();
+        let decisions = BackgroundWriter::start("the decision record", "decision-log", (QUEUE, INTERVAL), writer);
         Ok(DecisionLog { decisions: decisions.map_err(unusable)?, strangers })
     }
 
@@ -66,11 +61,6 @@ impl DecisionLog {
         if self.strangers.fetch_add(1, Ordering::Relaxed) == 0 {
             self.decisions.wake();
         }
-    }
-
-    /// Has the writer write what is queued and end, and does not wait for it.
-    pub fn begin_close(&self) {
-        self.decisions.begin_close();
     }
 
     /// Writes what is queued and ends the writer, by then at most.
@@ -88,8 +78,8 @@ struct Writer {
     /// The head of the next block.
     head: Head,
     pending: Vec<Decision>,
-    /// Since when something is pending.
-    pending_since: Option<Tick>,
+    /// Counted by requests, for the next head.
+    strangers: Arc<AtomicU64>,
     is_failing: bool,
 }
 
@@ -101,34 +91,38 @@ impl Writer {
             clock,
             head: Head { run: fastrand::u64(..), ..Head::default() },
             pending: Vec::new(),
-            pending_since: None,
+            strangers: Arc::default(),
             is_failing: false,
         }
     }
 
-    /// Returns after how long it is to be called again.
-    fn process(&mut self, batch: &mut Batch<'_, Decision>) -> Option<Duration> {
-        self.head.lost += batch.dropped;
-        for decision in &mut batch.records {
-            self.pending.push(decision);
-            if self.pending.len() >= MAX_BLOCK {
-                self.write();
-            }
+    /// Opens the file for each block, so that it does not matter who has moved it meanwhile.
+    fn append(&self, block: &[u8]) -> io::Result<()> {
+        let mut file = open(&self.path)?;
+        let length = file.metadata()?.len();
+        if length > 0 && length + block.len() as u64 > self.max_file_size {
+            fs::rename(&self.path, older(&self.path))?;
+            file = open(&self.path)?;
         }
-        if self.pending.is_empty() && self.head.lost + self.head.strangers == 0 {
-            return None;
-        }
-        let now = self.clock.now();
-        let waited = now.since(*self.pending_since.get_or_insert(now));
-        if batch.last || waited >= MAX_DELAY {
-            self.write();
-            return None;
-        }
-        Some(MAX_DELAY - waited)
+        file.write_all(block)
+    }
+}
+
+impl Sink<Decision> for Writer {
+    const DELAY: Duration = MAX_DELAY;
+
+    fn add(&mut self, decision: Decision) -> bool {
+        self.pending.push(decision);
+        self.pending.len() >= MAX_BLOCK
     }
 
     /// Writes what is pending as one block, or counts it as lost.
-    fn write(&mut self) {
+    fn write(&mut self, dropped: u64) {
+        self.head.lost += dropped;
+        self.head.strangers += self.strangers.swap(0, Ordering::Relaxed);
+        if self.pending.is_empty() && self.head.lost + self.head.strangers == 0 {
+            return;
+        }
         self.pending.sort_by_key(|decision| decision.at);
         self.head.unix_ms = self.clock.unix_ms();
         let written = block(&self.head, &self.pending).and_then(|block| self.append(&block));
@@ -146,18 +140,6 @@ impl Writer {
         }
         self.is_failing = written.is_err();
         self.pending.clear();
-        self.pending_since = None;
-    }
-
-    /// Opens the file for each block, so that it does not matter who has moved it meanwhile.
-    fn append(&self, block: &[u8]) -> io::Result<()> {
-        let mut file = open(&self.path)?;
-        let length = file.metadata()?.len();
-        if length > 0 && length + block.len() as u64 > self.max_file_size {
-            fs::rename(&self.path, older(&self.path))?;
-            file = open(&self.path)?;
-        }
-        file.write_all(block)
     }
 }
 
@@ -185,6 +167,7 @@ pub fn block(head: &Head, decisions: &[Decision]) -> io::Result<Vec<u8>> {
 mod tests {
     use super::super::{Block, RecordReader};
     use super::*;
+    use crate::clock::Tick;
     use crate::model::Limit;
     use crate::telemetry::CLOSE_TIMEOUT;
     use crate::wire::Operation;
@@ -243,16 +226,16 @@ mod tests {
     #[test]
     fn a_block_is_written_when_it_is_full_or_has_waited() {
         let (_folder, mut writer) = writer(1 << 30);
-        let mut process = |records: Vec<Decision>, last| {
-            let mut records = records.into_iter();
-            writer.process(&mut Batch { records: &mut records, dropped: 2, reopen: false, last })
-        };
-        assert_eq!(process(decisions(0..3), false), Some(MAX_DELAY));
-        assert_eq!(process(decisions(3..MAX_BLOCK as u64 + 1), false), Some(MAX_DELAY));
-        assert_eq!(process(Vec::new(), true), None);
+        for decision in decisions(0..MAX_BLOCK as u64 + 1) {
+            if writer.add(decision) {
+                writer.write(0);
+            }
+        }
+        writer.write(2);
+        writer.write(0);
         let (blocks, _) = read(&writer.path);
         let counts: Vec<_> = blocks.iter().map(|block| (block.decisions.len(), block.head.lost)).collect();
-        assert_eq!(counts, [(MAX_BLOCK, 4), (1, 2)]);
+        assert_eq!(counts, [(MAX_BLOCK, 0), (1, 2)]);
     }
 
     #[test]
@@ -260,7 +243,7 @@ mod tests {
         let (_folder, mut writer) = writer(2 * 16_384);
         for n in 0..100 {
             writer.pending = decisions(n * 100..n * 100 + 100);
-            writer.write();
+            writer.write(0);
             let size = |path: &Path| fs::metadata(path).map_or(0, |meta| meta.len());
             assert!(size(&writer.path) <= 16_384 && size(&older(&writer.path)) <= 16_384);
         }
@@ -277,12 +260,12 @@ mod tests {
         let (folder, mut writer) = writer(1 << 30);
         let path = std::mem::replace(&mut writer.path, folder.path().join("none/d.log"));
         writer.pending = decisions(0..5);
-        writer.write();
+        writer.write(0);
         assert_eq!((writer.head.lost, writer.is_failing), (5, true));
         writer.path = path.clone();
         for n in 5..8 {
             writer.pending = decisions(n..n + 1);
-            writer.write();
+            writer.write(0);
             fs::rename(&path, folder.path().join(n.to_string())).unwrap();
         }
         let lost = [5, 6, 7].map(|n: u64| read(&folder.path().join(n.to_string())).0[0].head.lost);

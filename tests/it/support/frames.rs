@@ -102,6 +102,11 @@ impl Frames {
         assert!(self.try_send(bytes).await, "the gateway took no more");
     }
 
+    /// Sends no more, and reads on.
+    pub async fn finish_sending(&mut self) {
+        self.write.shutdown().await.unwrap();
+    }
+
     /// Whether it was taken.
     pub async fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         let sending = async {
