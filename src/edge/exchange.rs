@@ -99,7 +99,11 @@ impl Edge {
         };
         if is_passed(config, request.path) {
             let mut details = RequestDetails { id, ..RequestDetails::default() };
-            let fault = match Box::pin(self.gateway.pass(state, &header, &mut details)).await {
+            let admitted = match request.method {
+                b"CONNECT" => Err(Fault::MethodNotPost),
+                _ => Box::pin(self.gateway.pass(state, &header, &mut details)).await,
+            };
+            let fault = match admitted {
                 Ok(mut passage) => {
                     passage.hold(in_flight);
                     let is_proxied = proxies::is_trusted(request.peer, &config.server.trusted_proxies);

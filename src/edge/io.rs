@@ -4,7 +4,7 @@
 //! `http2` ends the connection.
 
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -61,15 +61,19 @@ struct Lent {
     /// Bytes of it that are still to come; `None`: nobody knows.
     to_come: Option<u64>,
     surplus: Vec<u8>,
-    /// What was written and goes out with the next write, so that a header takes its body along.
-    held: Vec<u8>,
+    /// The first write, an answer's header, until it takes the body's beginning along, or is flushed; `None`: nothing was
+    /// written yet.
+    held: Option<Vec<u8>>,
 }
-
-/// Bytes that are held back until a flush, as Pingora's own connections do.
-const MAX_HELD: usize = 1460;
 
 /// Bytes that may come behind a request that is under way. They are read so that the peer's end is seen.
 const MAX_SURPLUS: usize = 16 * 1024;
+
+impl Lent {
+    fn held(&self) -> Option<&[u8]> {
+        self.held.as_deref().filter(|held| !held.is_empty())
+    }
+}
 
 impl Bounded {
     pub(super) fn new(transport: Transport, server: &Server) -> Self {
@@ -85,7 +89,7 @@ impl Bounded {
         write_timeout: Duration,
         (again, to_come, surplus): (Vec<u8>, Option<u64>, Vec<u8>),
     ) -> Self {
-        let lent = Lent { again: again.into(), to_come, surplus, held: Vec::new() };
+        let lent = Lent { again: again.into(), to_come, surplus, held: None };
         Bounded::with(transport, write_timeout, usize::MAX, Some(lent))
     }
 
@@ -163,15 +167,19 @@ impl Inner {
         Poll::Pending
     }
 
-    /// Writes what was held back.
-    fn write_held(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Some(Lent { held, .. }) = self.lent.as_ref().filter(|lent| !lent.held.is_empty()) {
-            let Some(transport) = &mut self.transport else { break };
-            let written = Pin::new(transport).poll_write(cx, held);
+    /// Writes what is held back, and `bytes` with it. Returns how many of them were taken.
+    fn write_held(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        while let (Some(transport), Some(held)) = (&mut self.transport, self.lent.as_ref().and_then(Lent::held)) {
+            let written = Pin::new(transport).poll_write_vectored(cx, &[IoSlice::new(held), IoSlice::new(bytes)]);
             let taken = ready!(self.wrote(cx, written, |taken| *taken))?;
-            self.lent.iter_mut().for_each(|lent| drop(lent.held.drain(..taken)));
+            let Some(held) = self.lent.as_mut().and_then(|lent| lent.held.as_mut()) else { break };
+            let of_held = taken.min(held.len());
+            held.drain(..of_held);
+            if taken > of_held {
+                return Poll::Ready(Ok(taken - of_held));
+            }
         }
-        Poll::Ready(Ok(()))
+        Poll::Ready(Ok(0))
     }
 
     /// The outcome of a write or flush, after which the peer has taken `taken` bytes more. It has `write_timeout` for
@@ -232,12 +240,13 @@ impl AsyncRead for Bounded {
 impl AsyncWrite for Bounded {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let inner = &mut *self.0.lock();
-        if let Some(lent) = &mut inner.lent {
-            if lent.held.len() + bytes.len() <= MAX_HELD {
-                lent.held.extend_from_slice(bytes);
-                return Poll::Ready(Ok(bytes.len()));
-            }
-            ready!(inner.write_held(cx))?;
+        if let Some(lent @ Lent { held: None, .. }) = &mut inner.lent {
+            lent.held = Some(bytes.to_vec());
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        match ready!(inner.write_held(cx, bytes))? {
+            0 => {}
+            taken => return Poll::Ready(Ok(taken)),
         }
         let written = inner.transport()?.poll_write(cx, bytes);
         inner.wrote(cx, written, |taken| *taken)
@@ -245,14 +254,14 @@ impl AsyncWrite for Bounded {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let inner = &mut *self.0.lock();
-        ready!(inner.write_held(cx))?;
+        ready!(inner.write_held(cx, &[]))?;
         let flushed = inner.transport()?.poll_flush(cx);
         inner.wrote(cx, flushed, |()| WRITE_PART) // nothing is left to take after a flush
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let inner = &mut *self.0.lock();
-        ready!(inner.write_held(cx))?;
+        ready!(inner.write_held(cx, &[]))?;
         inner.transport()?.poll_shutdown(cx)
     }
 }

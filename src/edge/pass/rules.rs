@@ -88,7 +88,8 @@ impl ProxyHttp for Rules {
         (peer.options.read_timeout, peer.options.write_timeout) = (idle_timeout, idle_timeout);
         peer.options.idle_timeout = Some(IDLE_FOR);
         if target.has_tls() {
-            peer.options.custom_l4 = Some(Arc::new(TlsConnector(target.clone())));
+            peer.options.custom_l4 =
+                Some(Arc::new(TlsConnector(target.clone(), passed.passage.config.pass.idle_timeout)));
         }
         passed.target = Some(target);
         Ok(Box::new(peer))
@@ -140,13 +141,16 @@ impl ProxyHttp for Rules {
 
     async fn upstream_response_filter(
         &self,
-        _: &mut Session,
+        session: &mut Session,
         answer: &mut ResponseHeader,
         ctx: &mut Self::CTX,
     ) -> Result<()> {
         let passed = of(ctx)?;
         if is_interim(answer.status) {
             return Ok(());
+        }
+        if answer.status == StatusCode::SWITCHING_PROTOCOLS && !session.is_upgrade_req() {
+            return Err(refused(passed, Fault::NoUsableAnswer)); // nobody has asked for that
         }
         passed.is_answered = true;
         passed.attempts.answered();

@@ -2,8 +2,7 @@
 //! what is inside. It keeps none of them.
 
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use pingora::connectors::L4Connect;
@@ -11,15 +10,14 @@ use pingora::protocols::l4::socket::SocketAddr;
 use pingora::protocols::l4::stream::Stream;
 use pingora::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSocketStream};
 use pingora::{Error, ErrorType, Result};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 
+use crate::edge::io::Bounded;
+use crate::edge::transport::Transport;
 use crate::origin::Target;
 
-/// Opens connections with TLS to one upstream.
+/// Opens connections with TLS to one upstream, on which a write may take so long.
 #[derive(Debug)]
-pub(super) struct TlsConnector(pub(super) Target);
+pub(super) struct TlsConnector(pub(super) Target, pub(super) Duration);
 
 #[async_trait]
 impl L4Connect for TlsConnector {
@@ -32,35 +30,14 @@ impl L4Connect for TlsConnector {
             };
             Error::because(kind, "with TLS", error)
         })?;
-        Ok(VirtualSocketStream::new(Box::new(Tls(opened))).into())
+        let transport = Transport::Right(Box::new((*opened).into()));
+        let stream = Bounded::for_one_request(transport, self.1, (Vec::new(), None, Vec::new()));
+        Ok(VirtualSocketStream::new(Box::new(stream)).into())
     }
 }
 
-#[derive(Debug)]
-struct Tls(Box<TlsStream<TcpStream>>);
-
-impl VirtualSocket for Tls {
+impl VirtualSocket for Bounded {
     fn set_socket_option(&self, _: VirtualSockOpt) -> io::Result<()> {
         Ok(())
-    }
-}
-
-impl AsyncRead for Tls {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for Tls {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }

@@ -71,12 +71,16 @@ impl Talk {
     pub fn until(&mut self, end: &str) -> impl Future<Output = String> {
         let caller = std::panic::Location::caller();
         async move {
+            let mut searched = 0;
             loop {
-                if let Some(at) = self.unread.windows(end.len()).position(|part| part == end.as_bytes()) {
-                    return String::from_utf8_lossy(&self.unread.drain(..at + end.len()).collect::<Vec<_>>()).into();
+                let found = self.unread[searched..].windows(end.len()).position(|part| part == end.as_bytes());
+                if let Some(at) = found {
+                    let read: Vec<u8> = self.unread.drain(..searched + at + end.len()).collect();
+                    return String::from_utf8_lossy(&read).into();
                 }
+                searched = (self.unread.len() + 1).saturating_sub(end.len());
                 let read = timeout(PATIENCE, self.stream.read_buf(&mut self.unread)).await;
-                let so_far = String::from_utf8_lossy(&self.unread);
+                let so_far = String::from_utf8_lossy(&self.unread[..self.unread.len().min(1000)]);
                 assert!(matches!(read, Ok(Ok(1..))), "{caller}: no {end:?} but {read:?} after {so_far:?}");
             }
         }
