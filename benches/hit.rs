@@ -230,7 +230,7 @@ fn record(c: &mut Criterion) {
         b.iter_custom(|iterations| {
             std::thread::sleep(Duration::from_millis(40));
             let start = Instant::now();
-            (0..HALF).for_each(|n| log.record(black_box(decision(n))));
+            (0..HALF).for_each(|n| log.writer.record(black_box(decision(n))));
             start.elapsed().mul_f64(iterations as f64 / HALF as f64)
         });
     });

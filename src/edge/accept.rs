@@ -29,7 +29,7 @@ impl Edge {
     /// `address`: the peer's; `None` over a Unix socket.
     pub(super) async fn serve(&self, socket: Socket, address: Option<IpAddr>, stop: ShutdownWatch) {
         let peer = Peer { address, accepted_at: Instant::now() };
-        let Some(permit) = self.connections.acquire(address) else { return };
+        let Some(_permit) = self.connections.acquire(address) else { return };
         let mut closes_idle = self.closes_idle.subscribe();
         let over = async {
             // An error means that the server is gone, which is an end as well.
@@ -59,13 +59,8 @@ impl Edge {
         };
         transport::set_user_timeout(&transport, write_timeout.saturating_mul(KERNEL_TIMES));
         if transport::is_http_2(&transport) {
-            let mut stopping = stop.clone();
-            let stopping = async move {
-                // An error means that the server is gone, which is a stop as well.
-                let _ = stopping.wait_for(|stop| *stop).await;
-            };
             // Boxed, so that an HTTP/1.1 connection needs no memory for it.
-            return Box::pin(http2::serve(self, transport, peer, permit, Box::pin(stopping), over)).await;
+            return Box::pin(http2::serve(self, transport, peer, stop, over)).await;
         }
         let needs_tls = self.tls.is_some() && matches!(transport, Transport::Left(Socket::Left(_)));
         let connection = http1::Connection::new(self, transport, peer, stop);
@@ -73,6 +68,5 @@ impl Edge {
             true => Box::pin(connection.refuse_and_close(Fault::PlainHttp)).await,
             false => connection.run(over).await,
         }
-        drop(permit);
     }
 }

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tokio::time::Instant;
 
 use crate::config::{AnswerHeader, Config, ErrorStatus};
-use crate::gateway::{CacheStatus, Reply};
+use crate::gateway::{CacheStatus, Reply, RequestDetails};
 use crate::wire::{Fault, RequestId};
 
 /// What is sent to the caller for one request.
@@ -38,19 +38,27 @@ pub(super) struct AnsweredAt {
 pub(super) enum Content {
     Reply(Reply),
     /// To a browser that asks whether its page may call.
-    Preflight(RequestId),
+    Preflight(RequestDetails),
+    /// An upstream's, with this status.
+    Passed(u16, RequestDetails),
     /// To a health check.
     Health {
         draining: bool,
     },
 }
 
-/// The status that is sent for a reply (`answers.error_status`).
-pub(super) fn status(config: &Config, reply: &Reply) -> u16 {
-    match &reply.answer {
-        Ok(_) => 200,
-        Err(_) if config.answers.error_status == ErrorStatus::Ok => 200,
-        Err(fault) => fault.status(),
+impl Content {
+    /// The status that is sent (`answers.error_status`).
+    pub(super) fn status(&self, config: &Config) -> u16 {
+        match self {
+            Content::Health { draining: true } => 503,
+            Content::Preflight(_) => 204,
+            Content::Passed(status, _) => *status,
+            Content::Reply(Reply { answer: Err(fault), .. }) if config.answers.error_status != ErrorStatus::Ok => {
+                fault.status()
+            }
+            Content::Health { draining: false } | Content::Reply(_) => 200,
+        }
     }
 }
 
@@ -96,19 +104,17 @@ impl Answer<'_> {
         let mut header = Response::new(());
         *header.status_mut() = status;
         self.add_fields(config, text.len(), header.headers_mut());
-        (header, Bytes::from_owner(ArcText(text.into_owned())))
+        (header, Bytes::from_owner(Arc::<[u8]>::from(text.into_owned())))
     }
 
     fn status_and_text(&self, config: &Config) -> (StatusCode, Cow<'_, Arc<str>>) {
-        let (status, text) = match &self.content {
-            Content::Health { draining: false } => (200, Cow::Owned("ok".into())),
-            Content::Health { draining: true } => (503, Cow::Owned("draining".into())),
-            Content::Preflight(_) => (204, Cow::Owned("".into())),
-            Content::Reply(reply) => {
-                let line = |fault: &Fault| Cow::Owned(fault.line(&config.answers.wording).into());
-                (status(config, reply), reply.answer.as_ref().map_or_else(line, Cow::Borrowed))
-            }
+        let text = match &self.content {
+            Content::Health { draining } => Cow::Owned(if *draining { "draining" } else { "ok" }.into()),
+            Content::Preflight(_) | Content::Passed(..) => Cow::Owned("".into()),
+            Content::Reply(Reply { answer: Ok(text), .. }) => Cow::Borrowed(text),
+            Content::Reply(Reply { answer: Err(fault), .. }) => Cow::Owned(fault.line(&config.answers.wording).into()),
         };
+        let status = self.content.status(config);
         (StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), text)
     }
 
@@ -125,8 +131,8 @@ impl Answer<'_> {
         }
         match &self.content {
             Content::Reply(reply) => add_reply_fields(config, reply, to),
-            Content::Preflight(id) => add_preflight_fields(config, id, to),
-            Content::Health { .. } => {}
+            Content::Preflight(details) => add_preflight_fields(config, &details.id, to),
+            Content::Health { .. } | Content::Passed(..) => {}
         }
         if let Some(origin) = self.allow_origin {
             to.add_bytes("Access-Control-Allow-Origin", origin.as_bytes());
@@ -223,15 +229,6 @@ impl Fields for HeaderMap {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(text)) {
             self.insert(name, value);
         }
-    }
-}
-
-/// An answer's text, shared with the cache.
-struct ArcText(Arc<str>);
-
-impl AsRef<[u8]> for ArcText {
-    fn as_ref(&self) -> &[u8] {
-        self.0.as_bytes()
     }
 }
 

@@ -6,12 +6,10 @@ use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 
-use futures_util::poll;
 use tokio::time::Instant;
 
-use super::answer::{self, Answer, AnsweredAt, Content};
+use super::answer::{Answer, AnsweredAt, Content};
 use super::pass::{Passed, is_passed};
 use super::request::RequestFields;
 use super::{Edge, proxies};
@@ -41,15 +39,8 @@ pub(super) struct ReceivedRequest<'h> {
     pub(super) began: Instant,
 }
 
-/// What becomes of a request.
-pub(super) enum Outcome<'s> {
-    Answered(Answer<'s>),
-    /// It goes on to an upstream.
-    Passes(Box<Passed>),
-}
-
 impl Edge {
-    /// Passes a request on, or answers it and reports its end. If `disconnected` completes first, the request releases its key's slot in
+    /// Answers a request and reports its end; the error: it is to be passed on. If `disconnected` completes first, the request releases its key's slot in
     /// flight and continues to its end: other callers may wait for the same answer from the origin, and a write must not
     /// be left half done.
     pub(super) async fn answer<'s>(
@@ -58,18 +49,19 @@ impl Edge {
         request: &ReceivedRequest<'_>,
         body: &mut impl Body,
         disconnected: impl Future<Output = ()>,
-    ) -> Outcome<'s> {
+    ) -> Result<Answer<'s>, Box<Passed>> {
         let config = &state.config;
         let origin = request.fields.and_then(|(fields, _)| fields.origin);
         let allow_origin = origin.and_then(|origin| config.answers.allow_origin(origin));
         if config.server.is_health(request.method, request.path) {
             let content = Content::Health { draining: self.health_fails.load(Ordering::Relaxed) };
-            return Outcome::Answered(Answer { content, allow_origin, at: answered(&self.gateway) });
+            return Ok(Answer { content, allow_origin, at: answered(&self.gateway) });
         }
         let Some((fields, content_length)) = request.fields else {
-            return Outcome::Answered(self.refuse(config, Fault::Malformed, request.peer, request.arrived));
+            return Ok(self.refuse(config, Fault::Malformed, request.peer, request.arrived));
         };
         let client = proxies::client(request.peer, &fields.forwarded_for, &config.server.trusted_proxies);
+        let finished = |content| Ok(finished(&self.gateway, config, content, allow_origin, (client, request.arrived)));
         let id = fields.request_id.and_then(RequestId::from_proxy).unwrap_or_else(RequestId::random);
         if allow_origin.is_some()
             && request.method == b"OPTIONS"
@@ -77,8 +69,7 @@ impl Edge {
             && let Some(operation) = Operation::at(request.path, &config.server.base_path)
         {
             let details = RequestDetails { id, operation: Some(operation), ..RequestDetails::default() };
-            let at = finished(&self.gateway, config, &details, 204, None, (client, request.arrived));
-            return Outcome::Answered(Answer { content: Content::Preflight(id), allow_origin, at });
+            return finished(Content::Preflight(details));
         }
         let in_flight = InFlightSlot::default();
         let trace = fields.trace;
@@ -103,32 +94,24 @@ impl Edge {
                 b"CONNECT" => Err(Fault::MethodNotPost),
                 _ => Box::pin(self.gateway.pass(state, &header, &mut details)).await,
             };
-            let fault = match admitted {
-                Ok(mut passage) => {
-                    passage.hold(in_flight);
-                    let is_proxied = proxies::is_trusted(request.peer, &config.server.trusted_proxies);
-                    return Outcome::Passes(Passed::new(passage, details, (request, client, is_proxied)));
-                }
-                Err(fault) => fault,
+            let mut passage = match admitted {
+                Ok(passage) => passage,
+                Err(fault) => return finished(Content::Reply(Reply { answer: Err(fault), details })),
             };
-            let reply = Reply { answer: Err(fault), details };
-            let at = replied(&self.gateway, config, &reply, (client, request.arrived));
-            return Outcome::Answered(Answer { content: Content::Reply(reply), allow_origin, at });
+            passage.hold(in_flight);
+            let is_proxied = proxies::is_trusted(request.peer, &config.server.trusted_proxies);
+            return Err(Passed::new(passage, details, (request, client, is_proxied)));
         }
         let mut handling = pin!(self.gateway.handle(state, &header, body));
-        let reply = match poll!(handling.as_mut()) {
-            Poll::Ready(reply) => reply,
-            Poll::Pending => tokio::select! {
-                biased;
-                reply = handling.as_mut() => reply,
-                () = disconnected => {
-                    in_flight.release();
-                    handling.await
-                }
-            },
+        let reply = tokio::select! {
+            biased;
+            reply = handling.as_mut() => reply,
+            () = disconnected => {
+                in_flight.release();
+                handling.await
+            }
         };
-        let at = replied(&self.gateway, config, &reply, (client, request.arrived));
-        Outcome::Answered(Answer { content: Content::Reply(reply), allow_origin, at })
+        finished(Content::Reply(reply))
     }
 
     /// Starts the span of a request, if it is sampled.
@@ -163,19 +146,10 @@ impl Edge {
         peer: Option<IpAddr>,
         arrived: Instant,
     ) -> Answer<'static> {
-        let reply = Reply {
-            answer: Err(fault),
-            details: RequestDetails { id: RequestId::random(), ..RequestDetails::default() },
-        };
-        let at = replied(&self.gateway, config, &reply, (proxies::client(peer, &[], &[]), arrived));
-        Answer { content: Content::Reply(reply), allow_origin: None, at }
+        let details = RequestDetails { id: RequestId::random(), ..RequestDetails::default() };
+        let content = Content::Reply(Reply { answer: Err(fault), details });
+        finished(&self.gateway, config, content, None, (proxies::client(peer, &[], &[]), arrived))
     }
-}
-
-/// Reports the end of a request that was replied to, which is now.
-pub(super) fn replied(gateway: &Gateway, config: &Config, reply: &Reply, from: (IpAddr, Instant)) -> AnsweredAt {
-    let code = reply.answer.as_ref().err().map(|fault| fault.code());
-    finished(gateway, config, &reply.details, answer::status(config, reply), code, from)
 }
 
 /// The clocks now, read once for all that is done with the answer.
@@ -184,15 +158,20 @@ fn answered(gateway: &Gateway) -> AnsweredAt {
 }
 
 /// Reports the end of a request, which is now.
-pub(super) fn finished(
+pub(super) fn finished<'s>(
     gateway: &Gateway,
     config: &Config,
-    details: &RequestDetails,
-    status: u16,
-    code: Option<u8>,
+    content: Content,
+    allow_origin: Option<&'s str>,
     (client, arrived): (IpAddr, Instant),
-) -> AnsweredAt {
-    let at = answered(gateway);
+) -> Answer<'s> {
+    let (at, status) = (answered(gateway), content.status(config));
+    let (details, code) = match &content {
+        Content::Reply(reply) => (&reply.details, reply.answer.as_ref().err().map(|fault| fault.code())),
+        Content::Preflight(details) | Content::Passed(_, details) => (details, None),
+        Content::Health { .. } => return Answer { content, allow_origin, at },
+    };
+    let upstream = details.upstream.as_ref();
     let outcome = AccessLine {
         unix_ms: at.unix_ms,
         client,
@@ -210,12 +189,12 @@ pub(super) fn finished(
         took: at.moment.duration_since(arrived),
         id: details.id,
         tier: details.key.as_ref().map(|key| key.tier_in_force.clone()),
-        upstream: details.upstream.as_ref().map(|upstream| upstream.name.clone()),
-        upstream_us: details.upstream.as_ref().map(UpstreamUse::took_us),
-        upstream_error: details.upstream.as_ref().and_then(|upstream| upstream.error.clone()),
+        upstream: upstream.map(|upstream| upstream.name.clone()),
+        upstream_us: upstream.map(UpstreamUse::took_us),
+        upstream_error: upstream.and_then(|upstream| upstream.error.clone()),
         config: config.hash,
         span: details.span.clone(),
     };
     gateway.finished(details, at.moment.into_std(), outcome);
-    at
+    Answer { content, allow_origin, at }
 }

@@ -42,31 +42,21 @@ impl ConnectionLimiter {
     /// A permit for a connection from `address` (`None`: over a Unix socket), if the limits allow one more.
     pub(super) fn acquire(self: &Arc<Self>, address: Option<IpAddr>) -> Option<ConnectionPermit> {
         let network = address.filter(|_| self.max_per_address > 0).map(network);
-        match self.take(network) {
-            Ok(()) => Some(ConnectionPermit { limiter: self.clone(), network }),
-            Err(setting) => {
-                self.refused.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(setting, "too many connections; closed a new one");
-                None
-            }
-        }
-    }
-
-    /// Counts one more, or says which limit is reached.
-    fn take(&self, network: Option<u64>) -> Result<(), &'static str> {
         let mut open = self.open.lock();
-        if open.all >= self.max {
-            return Err("server.max_connections");
-        }
-        if let Some(network) = network {
-            let count = open.by_network.entry(network).or_insert(0);
-            if *count >= self.max_per_address {
-                return Err("server.max_connections_per_address");
+        let of_network = network.and_then(|network| open.by_network.get(&network).copied()).unwrap_or(0);
+        let setting = match network {
+            _ if open.all >= self.max => "server.max_connections",
+            Some(_) if of_network >= self.max_per_address => "server.max_connections_per_address",
+            _ => {
+                open.all += 1;
+                network.map(|network| open.by_network.insert(network, of_network + 1));
+                return Some(ConnectionPermit { limiter: self.clone(), network });
             }
-            *count += 1;
-        }
-        open.all += 1;
-        Ok(())
+        };
+        drop(open); // logging may take a while
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(setting, "too many connections; closed a new one");
+        None
     }
 
     /// The number of open connections.

@@ -4,12 +4,11 @@
 use std::fs::{self, Metadata, Permissions};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-use rustix::net::sockopt::socket_acceptconn;
 use socket2::{Domain, Socket, Type};
 
 use crate::config::Listen;
@@ -40,41 +39,16 @@ pub enum BindError {
     Failed(String, String),
 }
 
-/// A listening socket that one process passes to another.
-#[derive(Debug)]
-pub struct ListeningSocket {
-    name: String,
-    socket: OwnedFd,
-}
-
-impl ListeningSocket {
-    /// A socket received from another process.
-    ///
-    /// # Errors
-    /// Where it does not listen.
-    pub fn new(name: String, socket: OwnedFd) -> io::Result<Self> {
-        if !socket_acceptconn(&socket)? {
-            return Err(io::Error::other(format!("the socket received for {name} does not listen")));
-        }
-        Ok(ListeningSocket { name, socket })
-    }
-
-    /// The address as the configuration names it, the same in both processes.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
+/// A listening socket that one process passes to another, and the address as the configuration names it, the same in both.
+pub type ListeningSocket = (String, OwnedFd);
 
 /// A bound socket, ready to accept.
 #[derive(Debug)]
 pub struct Listener {
     /// In a hand-over.
     name: String,
-    url: String,
+    /// The URL under which callers reach it.
+    pub url: String,
     pub(super) is_unix: bool,
     pub socket: OwnedFd,
 }
@@ -99,8 +73,8 @@ impl Listener {
             }
             _ => BindError::Failed(shown.clone(), error.to_string()),
         };
-        let found = inherited.iter().position(|socket| socket.name == name);
-        let found = found.map(|at| inherited.remove(at).socket);
+        let found = inherited.iter().position(|(other, _)| *other == name);
+        let found = found.map(|at| inherited.remove(at).1);
         let (socket, url) = match listen {
             Listen::Tcp(address) => bind_tcp(*address, only_v6, tls, found),
             Listen::Unix(path) => bind_unix(path, found),
@@ -109,14 +83,9 @@ impl Listener {
         Ok(Listener { name, url, is_unix: matches!(listen, Listen::Unix(_)), socket })
     }
 
-    /// The URL under which callers reach it.
-    pub fn url(&self) -> &str {
-        &self.url
-    }
-
     /// The same socket, for another process.
     pub fn share(&self) -> io::Result<ListeningSocket> {
-        Ok(ListeningSocket { name: self.name.clone(), socket: self.socket.try_clone()? })
+        Ok((self.name.clone(), self.socket.try_clone()?))
     }
 }
 

@@ -1,26 +1,11 @@
 //! What `/metrics` shows of connections and of the certificate.
 
 use std::fmt;
-use std::sync::Arc;
 
-use super::limiter::ConnectionLimiter;
-use super::{Edge, Tls};
+use super::Edge;
 use crate::telemetry::metrics::{Collector, DescriptorEncoder, counter, gauge};
 
-/// Reads what the edge knows.
-#[derive(Debug)]
-pub struct EdgeMetrics {
-    connections: Arc<ConnectionLimiter>,
-    tls: Option<Arc<Tls>>,
-}
-
-impl EdgeMetrics {
-    pub fn new(edge: &Edge) -> Self {
-        EdgeMetrics { connections: edge.connections.clone(), tls: edge.tls.clone() }
-    }
-}
-
-impl Collector for EdgeMetrics {
+impl Collector for Edge {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let encoder = &mut encoder;
         gauge(encoder, "guildgate_connections", "Connections that are open", self.connections.open() as f64)?;

@@ -28,9 +28,8 @@ use tokio::sync::watch;
 use crate::gateway::Gateway;
 
 pub use listener::{BindError, Listener, ListeningSocket};
-pub use metrics::EdgeMetrics;
 pub use server::Server;
-pub use tls::{Tls, TlsError};
+pub use tls::Tls;
 
 use limiter::ConnectionLimiter;
 

@@ -54,7 +54,7 @@ impl Server {
     ///
     /// # Errors
     /// Where the system lets no thread wait for a socket.
-    pub fn start(edge: Edge, listeners: Vec<Listener>, threads: usize) -> io::Result<Self> {
+    pub fn start(edge: Arc<Edge>, listeners: Vec<Listener>, threads: usize) -> io::Result<Self> {
         let runtime = Runtime::new_no_steal(threads, "edge");
         let register = |Listener { socket, is_unix, .. }: Listener| {
             let thread = runtime.get_handle().clone();
@@ -65,7 +65,7 @@ impl Server {
             Ok(AcceptLoop { thread, socket, is_unix })
         };
         let listeners = listeners.into_iter().map(register).collect::<io::Result<_>>()?;
-        Ok(Server { edge: Arc::new(edge), _runtime: runtime, listeners, stop: watch::Sender::new(false) })
+        Ok(Server { edge, _runtime: runtime, listeners, stop: watch::Sender::new(false) })
     }
 
     /// Accepts connections from now on.

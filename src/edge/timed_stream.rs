@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 use tokio_rustls::rustls::ProtocolVersion;
 
-use super::transport::{Transport, set_reset, set_user_timeout};
+use super::transport::{Transport, set_reset};
 
 /// Bytes read and discarded after an early answer, so that the answer arrives instead of a reset (contract section 1,
 /// "Framing").
@@ -96,12 +96,8 @@ impl TimedStream {
         Ok(())
     }
 
-    /// Closes the connection so that the last answer arrives. `is_early`: it was sent before its request had come whole, or
-    /// because of a bound; the peer has [`DRAIN_TIME`] to take it then.
-    pub(super) async fn close(mut self, is_early: bool) {
-        if is_early {
-            set_user_timeout(&self.transport, DRAIN_TIME);
-        }
+    /// Closes the connection so that the last answer arrives.
+    pub(super) async fn close(mut self) {
         let deadline = Instant::now() + DRAIN_TIME;
         if !self.has_failed {
             let _ = timeout_at(deadline, self.transport.shutdown()).await; // the peer may be gone

@@ -11,7 +11,6 @@ use arc_swap::ArcSwap;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::Error;
 use tokio_rustls::rustls::crypto::ring::Ticketer;
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
@@ -29,15 +28,6 @@ const PROTOCOLS: [&[u8]; 2] = [HTTP_2, b"http/1.1"];
 /// The `nice` value of the threads for handshakes. A serving thread gets a core at once although handshakes occupy all of
 /// them; under full load about a tenth of the cores is left for handshakes, so that new callers still get in.
 const NICE: i32 = 10;
-
-/// Why TLS cannot be set up.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    #[error("server.tls cannot be set up: {0}")]
-    Setup(#[from] Error),
-    #[error("server.tls: cannot start a thread: {0}")]
-    Threads(io::Error),
-}
 
 /// TLS on the TCP listeners, with a certificate that can be replaced while they serve.
 pub struct Tls {
@@ -61,13 +51,13 @@ impl Tls {
     /// Starts this many threads for handshakes.
     ///
     /// # Errors
-    /// Where a thread cannot be started.
-    pub fn new(certificate: Certificate, threads: usize) -> Result<Self, TlsError> {
+    /// Where rustls refuses the settings, or a thread cannot be started.
+    pub fn new(certificate: Certificate, threads: usize) -> io::Result<Self> {
         let certificate = Arc::new(CurrentCertificate(ArcSwap::new(certificate.key)));
-        let mut config = server_config(certificate.clone(), &PROTOCOLS)?;
+        let mut config = server_config(certificate.clone(), &PROTOCOLS).map_err(io::Error::other)?;
         // Session tickets, sealed with keys that change every few hours: a caller that returns costs no signature, and
         // the server stores nothing. Early data stays off, because it could be replayed, and a setPoints with it.
-        config.ticketer = Ticketer::new()?;
+        config.ticketer = Ticketer::new().map_err(io::Error::other)?;
         // A caller that returns gets its next one then, so that one is enough; each costs a key derivation and a seal.
         config.send_tls13_tickets = 1;
         let lower_priority = || {
@@ -76,7 +66,7 @@ impl Tls {
         };
         let mut handshakes = Builder::new_multi_thread();
         handshakes.worker_threads(threads).thread_name("handshake").on_thread_start(lower_priority);
-        let handshakes = ManuallyDrop::new(handshakes.build().map_err(TlsError::Threads)?);
+        let handshakes = ManuallyDrop::new(handshakes.build()?);
         Ok(Tls { acceptor: TlsAcceptor::from(Arc::new(config)), handshakes, certificate })
     }
 

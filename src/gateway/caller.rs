@@ -10,7 +10,7 @@ use crate::cache::{Realm, Realms};
 use crate::clock::Tick;
 use crate::keys::{Key, Proof};
 use crate::model::Digest;
-use crate::origin::{Authorization, ForwardedFields, OriginRequest, Owner, Permit};
+use crate::origin::{OriginRequest, Owner, Permit};
 use crate::telemetry::UpstreamUse;
 use crate::wire::{Fault, Operation, Request, RequestId, TraceContext};
 
@@ -47,13 +47,12 @@ impl Caller {
         }
     }
 
-    fn forwarded(&self) -> ForwardedFields<'_> {
-        let trace = TraceContext {
+    fn trace(&self) -> TraceContext<'_> {
+        TraceContext {
             parent: self.trace_parent.as_deref(),
             state: self.trace_state.as_deref(),
             span: self.span.as_ref(),
-        };
-        ForwardedFields { authorization: Authorization(&self.authorization), trace }
+        }
     }
 
     /// The realms in which a change invalidates answers. Other learned keys may belong to the guild of this one.
@@ -104,7 +103,8 @@ impl Gateway {
         request: Request,
     ) -> (Result<Arc<str>, Fault>, Option<UpstreamUse>) {
         let (asked, key) = (self.now(), &caller.key);
-        let question = OriginRequest { request, guild: &key.guild, forwarded: caller.forwarded(), id: caller.id };
+        let (authorization, trace) = (&*caller.authorization, caller.trace());
+        let question = OriginRequest { request, guild: &key.guild, authorization, trace, id: caller.id };
         let (answer, upstream) = state.origin.send(&permit, &question).await;
         drop(permit);
         // A reload puts the new origin in force before it sets from when on answers count, so an answer of the old

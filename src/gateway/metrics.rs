@@ -14,7 +14,7 @@ use crate::telemetry::metrics::{Collector, DescriptorEncoder, counter, counters,
 impl Collector for Gateway {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let encoder = &mut encoder;
-        self.observer.encode_metrics(encoder)?;
+        self.observer.metrics.encode(encoder)?;
         let state = self.state_full();
         let cache = self.cache.size();
         gauge(encoder, "guildgate_cache_entries", "Answers in memory", cache.entries as f64)?;

@@ -124,7 +124,7 @@ impl TestGateway {
 
     /// What was recorded until now. Nothing is recorded after it.
     fn decisions(&self) -> Vec<Decision> {
-        self.decisions.close(Instant::now() + CLOSE_TIMEOUT);
+        self.decisions.writer.close(Instant::now() + CLOSE_TIMEOUT);
         let path = self._folder.path().join("d.log");
         let mut reader = RecordReader::open(&path).unwrap();
         std::iter::from_fn(|| reader.next_block().unwrap()).flat_map(|block| block.decisions).collect()

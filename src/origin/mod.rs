@@ -17,36 +17,20 @@ pub use builtin::Builtin;
 pub use http::{Attempts, Failed, HttpOrigin, Owner, Target, Tls};
 
 /// A request as it is sent to an origin.
-#[derive(Clone, Copy, Debug)]
+#[expect(missing_debug_implementations, reason = "it has a key")]
 pub struct OriginRequest<'r> {
     pub request: Request,
     /// The guild of the key, for the built-in backend. An HTTP origin finds it by the key.
     pub guild: &'r GuildId,
-    pub forwarded: ForwardedFields<'r>,
+    /// The key as it came.
+    pub authorization: &'r [u8],
+    pub trace: TraceContext<'r>,
     pub id: RequestId,
 }
 
 /// Permission to send one request to the origin, until it is dropped. An HTTP origin has `max_in_flight` of them. The
 /// built-in backend has no limit, since no key can make it slow for that key alone.
 pub type Permit = Option<http::Permit>;
-
-/// The raw value of `Authorization`; `Debug` does not show it.
-#[derive(Clone, Copy)]
-pub struct Authorization<'r>(pub &'r [u8]);
-
-impl std::fmt::Debug for Authorization<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Authorization(…)")
-    }
-}
-
-/// What an HTTP origin is sent of the caller's header.
-#[derive(Clone, Copy, Debug)]
-pub struct ForwardedFields<'r> {
-    /// The key as it came.
-    pub authorization: Authorization<'r>,
-    pub trace: TraceContext<'r>,
-}
 
 /// One address of an upstream, as people look at it.
 #[derive(Clone, Debug)]
@@ -81,10 +65,7 @@ impl Origin {
 
     /// The upstreams of an HTTP origin; the built-in backend has none.
     pub fn upstreams(&self) -> Vec<UpstreamStatus> {
-        match self {
-            Origin::Builtin(_) => Vec::new(),
-            Origin::Http(http) => http.upstreams(),
-        }
+        if let Origin::Http(http) = self { http.upstreams() } else { Vec::new() }
     }
 
     /// What is known of the origin, for `/metrics`.
@@ -97,9 +78,8 @@ impl Origin {
 
     /// Makes this the origin in force, after a reload: it has as many permits as its settings say.
     pub fn activate(&self) {
-        match self {
-            Origin::Builtin(_) => {}
-            Origin::Http(http) => http.activate(),
+        if let Origin::Http(http) = self {
+            http.activate();
         }
     }
 

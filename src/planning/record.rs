@@ -78,7 +78,7 @@ impl RecordFiles {
 
     /// Whether nothing was recorded when they were opened.
     pub fn is_empty(&self) -> bool {
-        self.0.borrow().iter().all(|file| file.length() == 0)
+        self.0.borrow().iter().all(|file| file.length == 0)
     }
 
     /// Calls `each` with every decision, in order of time, and those of one key in an order in which they can have been
@@ -89,26 +89,26 @@ impl RecordFiles {
         each: &mut dyn FnMut(RecordedDecision<'_>),
     ) -> Result<RecordSummary, ReadError> {
         let files = &mut *self.0.borrow_mut();
-        let total = files.iter().map(RecordReader::length).sum();
+        let total = files.iter().map(|file| file.length).sum();
         let mut sorter = Sorter::new(each);
         let mut done = 0;
         for file in files {
             file.rewind()?;
             loop {
-                let damaged = file.damaged();
+                let damaged = file.damaged;
                 let block = file.next_block()?;
-                sorter.gap += u32::from(file.damaged() > damaged);
+                sorter.gap += u32::from(file.damaged > damaged);
                 let Some(block) = block else { break };
                 sorter.add(block);
-                if progress(done + file.position(), total).is_break() {
+                if progress(done + file.at, total).is_break() {
                     return Err(ReadError::Ended);
                 }
             }
-            done += file.length();
-            if file.damaged() > 0 {
-                sorter.summary.damaged.push((file.path().to_owned(), file.damaged()));
+            done += file.length;
+            if file.damaged > 0 {
+                sorter.summary.damaged.push((file.path.clone(), file.damaged));
             }
-            sorter.summary.files.push(file.path().to_owned());
+            sorter.summary.files.push(file.path.clone());
         }
         sorter.emit(u64::MAX);
         Ok(sorter.summary)

@@ -70,11 +70,11 @@ impl Logs {
     /// may go to a pipe that nobody reads, then what another machine takes.
     pub(super) fn close(&self, within: Duration) {
         let deadline = Instant::now() + within;
-        self.decisions.iter().for_each(|decisions| decisions.close(deadline));
+        self.decisions.iter().for_each(|decisions| decisions.writer.close(deadline));
         self.audit.iter().for_each(|audit| audit.close(deadline));
         self.access.iter().for_each(|access| access.close(deadline));
         #[cfg(feature = "otlp")]
-        self.traces.iter().for_each(|traces| traces.close(deadline));
+        self.traces.iter().for_each(|traces| traces.writer.close(deadline));
     }
 }
 

@@ -23,13 +23,13 @@ pub async fn start_loopback(config: Config, tls: Option<Tls>) -> Result<(SocketA
     let any_port = Listen::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
     let listener = Listener::bind("server.listen", &any_port, false, false, &mut Vec::new());
     let listener = listener.map_err(|e| failed(e.to_string()))?;
-    let address = listener.url().trim_start_matches("http://").parse().map_err(|e| failed(format!("{e}")))?;
+    let address = listener.url.trim_start_matches("http://").parse().map_err(|e| failed(format!("{e}")))?;
     let (clock, threads) = (Clock::system(), config.server.threads);
     let (keys, key_list, day_counts) = load_keys(&config, None, None, &clock).await?;
     let origin = start_origin(&config, tls, None, &clock).await?;
     let state = State::new(config, origin, keys, key_list, day_counts, &clock);
     let gateway = Arc::new(Gateway::new(clock, state, Observer::default()));
-    let server = Server::start(Edge::new(gateway, None, usize::MAX), vec![listener], threads);
+    let server = Server::start(Arc::new(Edge::new(gateway, None, usize::MAX)), vec![listener], threads);
     let mut server = server.map_err(|e| failed(e.to_string()))?;
     server.accept();
     Ok((address, server))

@@ -21,7 +21,7 @@ use crate::clock::{Clock, Tick};
 use crate::cluster::bus::{Bus, Notice};
 use crate::cluster::{RedisStream, START_TIMEOUT, SharedLimits};
 use crate::config::{Config, Keys, Listen, Loaded, OriginKind};
-use crate::edge::{BindError, Edge, EdgeMetrics, Listener, Server, Tls};
+use crate::edge::{BindError, Edge, Listener, Server, Tls};
 use crate::gateway::{Gateway, KeyFile, KeyList, KeySource, State};
 use crate::keys::{LearnedKeyRules, LearnedKeys, ListedKey};
 use crate::limits::{DayCount, Policy, day_of};
@@ -56,7 +56,7 @@ pub(super) async fn start(
     let (config, threads, clock) = (&loaded.config, loaded.config.server.threads, Clock::system());
     let max_connections = max_connections(config, open_files);
     let tls = inputs.certificate.take().map(|certificate| Tls::new(certificate, threads).map(Arc::new)).transpose();
-    let tls = tls.map_err(|e| ProcessError::Unusable(e.to_string()))?;
+    let tls = tls.map_err(|e| ProcessError::Unusable(format!("server.tls cannot be set up: {e}")))?;
     let admin_certificate = inputs.admin_certificate.take();
     let admin_ends = admin_certificate.as_ref().and_then(Certificate::ends);
     let (predecessor, listeners, admin, handover) = open_sockets(&loaded, admin_certificate.is_some()).await?;
@@ -64,13 +64,13 @@ pub(super) async fn start(
     let store = open_store(config).await?;
     let logs = Logs::open(log, &config.log, &clock)?;
     let gateway = build_gateway(config.clone(), inputs, store.as_ref(), &logs, clock).await?;
-    let urls = listeners.iter().map(|listener| listener.url().to_owned()).collect();
-    let edge = Edge::new(gateway.clone(), tls.clone(), max_connections);
+    let urls = listeners.iter().map(|listener| listener.url.clone()).collect();
+    let edge = Arc::new(Edge::new(gateway.clone(), tls.clone(), max_connections));
     let started = gateway.clock().unix();
     let state = ProcessState::new(ConfigInForce { loaded: loaded.clone(), after_restart: Vec::new() }, started);
     let metrics = Metrics::new(vec![
         Box::new(gateway.clone()),
-        Box::new(EdgeMetrics::new(&edge)),
+        Box::new(edge.clone()),
         Box::new(ProcessMetrics { started, state: state.clone(), store: store.clone() }),
     ]);
     let server = Server::start(edge, listeners, threads)

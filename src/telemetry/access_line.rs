@@ -9,9 +9,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
-use serde::de::value::StrDeserializer;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::config::ConfigHash;
 use crate::model::KeyId;
@@ -99,16 +98,21 @@ pub enum CacheUse {
 
 impl CacheUse {
     /// All of them, in the order of their [`CacheUse::index`].
-    pub const ALL: [CacheUse; 9] = [
-        CacheUse::Hit,
-        CacheUse::StaleWhileRevalidate,
-        CacheUse::StaleIfError,
-        CacheUse::Stale,
-        CacheUse::Miss,
-        CacheUse::Collapsed,
-        CacheUse::Write,
-        CacheUse::Refused,
-        CacheUse::Bypass,
+    pub const ALL: [CacheUse; 9] = {
+        use CacheUse::*;
+        [Hit, StaleWhileRevalidate, StaleIfError, Stale, Miss, Collapsed, Write, Refused, Bypass]
+    };
+
+    const NAMES: [&str; 9] = [
+        "hit",
+        "stale-while-revalidate",
+        "stale-if-error",
+        "stale",
+        "miss",
+        "collapsed",
+        "method",
+        "refused",
+        "bypass",
     ];
 
     pub const fn index(self) -> usize {
@@ -116,17 +120,7 @@ impl CacheUse {
     }
 
     pub const fn name(self) -> &'static str {
-        match self {
-            CacheUse::Hit => "hit",
-            CacheUse::StaleWhileRevalidate => "stale-while-revalidate",
-            CacheUse::StaleIfError => "stale-if-error",
-            CacheUse::Stale => "stale",
-            CacheUse::Miss => "miss",
-            CacheUse::Collapsed => "collapsed",
-            CacheUse::Write => "method",
-            CacheUse::Refused => "refused",
-            CacheUse::Bypass => "bypass",
-        }
+        CacheUse::NAMES[self as usize]
     }
 }
 
@@ -239,43 +233,27 @@ impl AccessLine {
         line.match_indices('{').take(MAX_BRACES).find_map(|(at, _)| parse(at))
     }
 
+    /// Its words are the fields of the JSON line.
     fn from_text(line: &str) -> Option<AccessLine> {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let at = words.windows(6).position(|w| w[5].starts_with("key=") && rfc3339::parse(w[0]).is_some())?;
-        let [time, client, operation, status, code] = words[at..at + 5].try_into().ok()?;
-        let named = |name: &str| words[at + 5..].iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-        let text = |name: &str| named(name).filter(|value| *value != "-");
         // Values that may have a space in them, and are in quotes then.
-        let quoted = |name: &str| Some(line.split_once(&format!(" {name}=\""))?.1.split_once('"')?.0);
-        let upstream = |name: &str| quoted(name).or_else(|| text(name)).map(Into::into);
-        Some(AccessLine {
-            unix_ms: rfc3339::parse(time)?,
-            client: client.parse().ok()?,
-            operation: optional(operation)?,
-            status: status.parse().ok()?,
-            code: if code == "-" { None } else { Some(code.parse().ok()?) },
-            key: text("key").map(Into::into),
-            cache: optional(named("cache")?)?,
-            over_limit: text("over_limit").map(|limit| limit.to_owned().into()),
-            over_candidate: words.contains(&"over_candidate"),
-            took: Duration::from_micros(named("took_us")?.parse().ok()?),
-            id: optional(named("id")?)??,
-            tier: text("tier").map(Into::into),
-            upstream: upstream("upstream"),
-            upstream_error: upstream("upstream_error"),
-            upstream_us: named("upstream_us").and_then(|us| us.parse().ok()),
-            config: named("config").and_then(optional).flatten().unwrap_or_default(),
-            span: None,
-        })
+        let quoted = |name| Some((name, line.split_once(&format!(" {name}=\""))?.1.split_once('"')?.0));
+        let quoted = ["upstream", "upstream_error"].into_iter().filter_map(quoted);
+        let first = ["time", "client", "operation", "status", "code"].into_iter().zip(words[at..].iter().copied());
+        let named = words[at + 5..].iter().filter_map(|word| word.split_once('='));
+        let mut fields = Map::from_iter([("over_candidate".to_owned(), words.contains(&"over_candidate").into())]);
+        for (name, value) in first.chain(quoted).chain(named) {
+            let value = match name {
+                _ if value == "-" => Value::Null,
+                "status" | "code" | "took_us" | "upstream_us" => value.parse::<u64>().ok()?.into(),
+                _ => value.into(),
+            };
+            let name = if name == "id" { "request_id" } else { name };
+            fields.entry(name).or_insert(value);
+        }
+        serde_json::from_value(fields.into()).ok()
     }
-}
-
-/// The value of a word, which is `-` if there is none. `None`: it is not of its form.
-fn optional<T: DeserializeOwned>(word: &str) -> Option<Option<T>> {
-    if word == "-" {
-        return Some(None);
-    }
-    T::deserialize(StrDeserializer::<serde::de::value::Error>::new(word)).ok().map(Some)
 }
 
 /// A text that may be printed on a terminal: characters that control it, or the direction of its text, are escaped.

@@ -80,7 +80,7 @@ impl Explanation {
             explanation.config(),
             explanation.over_limit(),
             explanation.candidate(),
-            explanation.cache(loaded),
+            explanation.cache(),
             explanation.upstream(),
             Some(explanation.told()),
             explanation.what_to_do.map(str::to_owned),
@@ -157,30 +157,23 @@ impl Explanation {
         })
     }
 
-    fn cache(&self, loaded: Option<&Loaded>) -> Option<String> {
-        let is_builtin = loaded.is_some_and(|loaded| loaded.config.origin.kind == crate::config::OriginKind::Builtin);
-        let asked = if is_builtin { "the built-in backend was asked" } else { "the origin was asked" };
-        Some(match self.line.cache? {
-            CacheUse::Hit => "The answer came from the cache.".to_owned(),
+    fn cache(&self) -> Option<String> {
+        let said = match self.line.cache? {
+            CacheUse::Hit => "The answer came from the cache.",
             CacheUse::StaleWhileRevalidate => {
-                "The answer came from the cache: it was stale, and a new one was asked for in the background."
-                    .to_owned()
+                "The answer came from the cache: it was stale, and a new one was asked for."
             }
-            CacheUse::StaleIfError => {
-                "The answer came from the cache: it was stale, and stood in because the origin failed.".to_owned()
-            }
-            CacheUse::Stale => format!("The answer in the cache was too old, so {asked}."),
-            CacheUse::Miss => format!("The cache had no answer, so {asked}."),
+            CacheUse::StaleIfError => "The answer came from the cache: it was stale, as the origin failed.",
+            CacheUse::Stale => "The answer in the cache was too old, so the origin was asked.",
+            CacheUse::Miss => "The cache had no answer, so the origin was asked.",
             CacheUse::Collapsed => {
-                "Another request was asking for the same already, so this one waited for its answer.".to_owned()
+                "Another request was asking for the same already, so this one waited for its answer."
             }
-            CacheUse::Write => match self.line.code {
-                None | Some(20..=22) => format!("It was a write, which the cache never answers, so {asked}."),
-                Some(_) => "It was a write, which the cache never answers.".to_owned(),
-            },
-            CacheUse::Refused => "It was refused before the cache was looked up.".to_owned(),
-            CacheUse::Bypass => "It is no operation, so it is passed on and its answer is never kept.".to_owned(),
-        })
+            CacheUse::Write => "It was a write, which the cache never answers.",
+            CacheUse::Refused => "It was refused before the cache was looked up.",
+            CacheUse::Bypass => "It is no operation, so it is passed on and its answer is never kept.",
+        };
+        Some(said.to_owned())
     }
 
     fn upstream(&self) -> Option<String> {
@@ -196,15 +189,12 @@ impl Explanation {
 
     fn told(&self) -> String {
         let (status, took) = (self.line.status, millis(self.line.took.as_micros()));
-        match (&self.answer, self.line.code) {
-            (Some(answer), _) => {
-                format!("The caller was told `{answer}` with status {status}, {took} after its header had come.")
-            }
-            (None, Some(code)) => format!("The caller was told code {code:02} with status {status}, after {took}."),
-            (None, None) => {
-                format!("The caller got the answer with status {status}, {took} after its header had come.")
-            }
-        }
+        let told = match (&self.answer, self.line.code) {
+            (Some(answer), _) => format!("was told `{answer}`"),
+            (None, Some(code)) => format!("was told code {code:02}"),
+            (None, None) => "got the answer".to_owned(),
+        };
+        format!("The caller {told} with status {status}, {took} after its header had come.")
     }
 }
 
@@ -259,10 +249,7 @@ fn answer(code: u8, operation: Option<Operation>, loaded: Option<&Loaded>) -> Op
 fn what_to_do(code: u8) -> Option<&'static str> {
     Some(match code {
         1 => "The caller has to send its key as the whole value of the header field Authorization.",
-        2 => {
-            "The caller has to send a valid key, without `Bearer ` before it; `guildgate key list` shows which keys are \
-             there and whether they have expired, and `guildgate key create` makes one."
-        }
+        2 => "The caller has to send a valid key, without `Bearer ` before it; `guildgate key list` shows all of them.",
         3 => "The bot has to come back to the guild: `guildgate guild return ID` records that it has.",
         4 => "The caller has to send memberID in the body; parameters in the query string do not count.",
         5 => "The caller has to send a memberID of digits only, at most 2^63-1.",
@@ -271,33 +258,15 @@ fn what_to_do(code: u8) -> Option<&'static str> {
         8 => "The caller has to send each parameter once.",
         10 => "The caller has to use the exact path of an operation, below server.base_path.",
         11 => "The caller has to use the method POST.",
-        12 => {
-            "The caller has to wait for as many seconds as Retry-After said and then go on more slowly; the operator can \
-             give the key another tier (`guildgate key set ID --tier T`) or raise the limit, and `guildgate limits plan` \
-             tells what that would change."
-        }
+        12 => "The caller has to wait as Retry-After said; `guildgate key set ID --tier T` gives its key other limits.",
         13 => "The caller has to send the body as application/x-www-form-urlencoded, without Content-Encoding.",
         14 => "The caller has to send a smaller body; server.max_body is the limit.",
         15 => "The operator can let the key write with `guildgate key set ID --scope write`.",
-        16 => {
-            "The caller's HTTP library, or a proxy before the gateway, sent a request that RFC 9112 forbids, or hung up \
-             before all of it had come; docs/framing.md lists what is refused."
-        }
-        17 => {
-            "The caller has to send its request faster; server.header_timeout and server.body_timeout are the limits."
-        }
-        20 => {
-            "The caller may try again after 1, 2, 4 … s, a few times, and a setPoints with the same amount; the process \
-             log says on the line with this request id what was wrong with the origin's answer."
-        }
-        21 => {
-            "The caller has to try again after as many seconds as Retry-After said; the operator finds in the process \
-             log, on the line with this request id, whether the origin, the store or a place at the origin was missing."
-        }
-        22 => {
-            "The caller may try again after 1, 2, 4 … s, a few times, and a setPoints with the same amount; the operator \
-             can look at why the origin is slow, or raise origin.timeout."
-        }
+        16 => "The caller's HTTP library or a proxy broke a rule of docs/framing.md, or hung up within its request.",
+        17 => "The caller has to send faster; server.header_timeout and server.body_timeout are the limits.",
+        20 => "The caller may try again after 1, 2, 4 … s, a few times; the process log has the cause, by request id.",
+        21 => "The caller has to try again as Retry-After said; the process log has the cause, by request id.",
+        22 => "The caller may try again after 1, 2, 4 … s, a few times; the origin is slow, or origin.timeout short.",
         _ => return None,
     })
 }

@@ -2,11 +2,10 @@
 //! record of decisions, the access log, the metrics and the export of traces get it from here. It decides nothing but
 //! which requests are traced, and no request waits for it.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::last_refusals::LastRefusals;
-use super::metrics::{DescriptorEncoder, RequestMetrics, RequestTotals};
+use super::metrics::{RequestMetrics, RequestTotals};
 use super::{AccessLine, AccessLog, Decision, DecisionLog};
 use crate::wire::{TraceContext, TraceParent};
 
@@ -15,7 +14,7 @@ use crate::wire::{TraceContext, TraceParent};
 pub struct Observer {
     access: Option<Arc<AccessLog>>,
     decisions: Option<Arc<DecisionLog>>,
-    metrics: RequestMetrics,
+    pub metrics: RequestMetrics,
     last_refusals: LastRefusals,
     #[cfg(feature = "otlp")]
     traces: Option<Arc<super::TraceExport>>,
@@ -50,7 +49,7 @@ impl Observer {
     /// in which they were made. `decision` is called only if there is a record.
     pub fn decided(&self, decision: impl FnOnce() -> Decision) {
         if let Some(decisions) = &self.decisions {
-            decisions.record(decision());
+            decisions.writer.record(decision());
         }
     }
 
@@ -59,11 +58,6 @@ impl Observer {
         if let Some(decisions) = &self.decisions {
             decisions.count_stranger();
         }
-    }
-
-    /// The counts of all requests, for `/metrics`.
-    pub fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        self.metrics.encode(encoder)
     }
 
     /// The counts of all requests so far.
@@ -82,7 +76,7 @@ impl Observer {
         self.last_refusals.add(&line);
         #[cfg(feature = "otlp")]
         if let Some(traces) = self.traces.as_ref().filter(|_| line.span.is_some()) {
-            traces.record(line.clone());
+            traces.writer.record(line.clone());
         }
         if let Some(access) = &self.access {
             access.record(line);

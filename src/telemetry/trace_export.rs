@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 use std::io;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
@@ -37,7 +37,8 @@ const SAMPLED: u8 = 1;
 #[derive(Debug)]
 pub struct TraceExport {
     sample: f64,
-    writer: BackgroundWriter<AccessLine>,
+    /// To it a sampled request is handed.
+    pub writer: BackgroundWriter<AccessLine>,
 }
 
 impl TraceExport {
@@ -62,16 +63,6 @@ impl TraceExport {
                 flags: SAMPLED,
             }),
         }
-    }
-
-    /// Hands a sampled request to the thread.
-    pub fn record(&self, outcome: AccessLine) {
-        self.writer.record(outcome);
-    }
-
-    /// Sends what is queued, until then at most.
-    pub fn close(&self, deadline: Instant) {
-        self.writer.close(deadline);
     }
 }
 
@@ -123,8 +114,7 @@ impl Exporter {
         let times = (span.started, span.started + outcome.took);
         // What a caller does wrong is no error of this service.
         let is_error = outcome.status >= 500;
-        let server = SpanKind::Server;
-        let mut spans = vec![self.span(span, span.id, span.trace.parent_id, server, name, times, attributes, is_error)];
+        let mut all = vec![(span.id, span.trace.parent_id, SpanKind::Server, name, times, attributes, is_error)];
         for attempt in &*span.origin_spans.lock() {
             let OriginSpan { id, operation, upstream, address, began, ended, status } = attempt;
             let mut attributes = vec![
@@ -135,28 +125,12 @@ impl Exporter {
             ];
             attributes.extend(status.map(|status| KeyValue::new("http.response.status_code", i64::from(status))));
             let at = |tick: crate::clock::Tick| span.started + tick.since(span.arrived);
-            let (times, is_error) =
-                ((at(*began), ended.map_or(times.1, at)), status.is_none_or(|status| status >= 400));
-            let client = SpanKind::Client;
-            spans.push(self.span(span, *id, span.id, client, operation.name(), times, attributes, is_error));
+            let times = (at(*began), ended.map_or(times.1, at));
+            let is_error = status.is_none_or(|status| status >= 400);
+            all.push((*id, span.id, SpanKind::Client, operation.name(), times, attributes, is_error));
         }
-        spans
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "each is one field of the span")]
-    fn span(
-        &self,
-        of: &RequestSpan,
-        id: u64,
-        parent_id: u64,
-        span_kind: SpanKind,
-        name: &'static str,
-        (start_time, end_time): (SystemTime, SystemTime),
-        attributes: Vec<KeyValue>,
-        is_error: bool,
-    ) -> SpanData {
-        let (trace_id, flags) = (TraceId::from(of.trace.trace_id), TraceFlags::SAMPLED);
-        SpanData {
+        let (trace_id, flags) = (TraceId::from(span.trace.trace_id), TraceFlags::SAMPLED);
+        let data = |(id, parent_id, span_kind, name, (start_time, end_time), attributes, is_error)| SpanData {
             span_context: SpanContext::new(trace_id, SpanId::from(id), flags, false, TraceState::NONE),
             parent_span_id: SpanId::from(parent_id),
             parent_span_is_remote: span_kind == SpanKind::Server,
@@ -170,7 +144,8 @@ impl Exporter {
             links: Default::default(),
             status: if is_error { Status::error("") } else { Status::Unset },
             instrumentation_scope: self.scope.clone(),
-        }
+        };
+        all.into_iter().map(data).collect()
     }
 }
 

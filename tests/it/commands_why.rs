@@ -78,7 +78,7 @@ async fn a_request_is_explained_with_its_key_limit_cache_and_answer_wherever_its
         assert_eq!(object["sentences"].as_array().unwrap().len(), said.lines().count());
         assert_eq!(gate.stop().await, Some(0));
 
-        says(&explained(&gate, &miss), &["The cache had no answer, so the built-in backend was asked."]);
+        says(&explained(&gate, &miss), &["The cache had no answer, so the origin was asked."]);
         says(
             &explained(&gate, &hit),
             &["The answer came from the cache.", "The caller got the answer with status 200"],

@@ -1,6 +1,6 @@
 //! Reads a request's body on HTTP/1.1. Nothing is read, and no `100 Continue` is sent, before the gateway asks for the
 //! body, which it does only after it has accepted the key. The reader never takes a byte of the next request for one of
-//! the body: `BodyState` says what became of the body's bytes, and the connection continues only after a body that was
+//! the body: `Next` says where that begins, and the connection continues only after a body that was
 //! read or drained whole. Every wait for bytes is under `body_timeout`.
 
 use std::io;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::header::Header;
 use crate::config::Server;
-use crate::edge::timed_stream::TimedStream;
+use crate::edge::timed_stream::{MAX_DRAIN, TimedStream};
 use crate::gateway::Body;
 use crate::wire::{Chunked, Fault, Framing};
 
@@ -33,23 +33,36 @@ pub(super) struct Http1Body<'c> {
     /// Holds a body that did not come with its header in one piece.
     pub(super) whole: &'c mut Vec<u8>,
     pub(super) server: &'c Server,
-    pub(super) state: BodyState,
+    /// What follows, as far as the body decides it. `None`: it was cut short, malformed, too large or late, or is of unknown
+    /// length, so the connection cannot continue.
+    pub(super) next: Option<Next>,
 }
 
-/// What became of the body's bytes on the connection.
+/// What follows a request on its connection.
 #[derive(Debug)]
-pub(super) enum BodyState {
-    /// Nothing of it was read.
-    Untouched,
-    /// Read whole. This many of the `buffered` bytes belonged to it, and `surplus` was read behind its end.
-    Read { of_buffered: usize, surplus: Vec<u8> },
-    /// Cut short, malformed, too large or late: the connection cannot continue.
-    Unusable,
+pub(super) enum Next {
+    /// The next request, `skip` bytes later, and then in `surplus`, which was read behind the body.
+    Request { skip: usize, surplus: Vec<u8> },
+    /// The next request, after this many bytes of the body are drained.
+    Drain(u64),
+}
+
+impl Next {
+    /// What follows a request whose body is not read.
+    pub(super) fn unread(header: &Header<'_>, rest: &[u8]) -> Option<Next> {
+        let Some(Framing::Length(length)) = header.framing else { return None };
+        match length.saturating_sub(rest.len() as u64) {
+            0 => Some(Next::Request { skip: header.length + length as usize, surplus: Vec::new() }),
+            // A caller that waits for a 100 may or may not send its body after a refusal, so the connection ends.
+            left if left <= MAX_DRAIN && !header.fields.expect_continue => Some(Next::Drain(left)),
+            _ => None,
+        }
+    }
 }
 
 impl Body for Http1Body<'_> {
     async fn whole(&mut self) -> Result<&[u8], Fault> {
-        self.state = BodyState::Unusable; // until it is read whole, and if this future is dropped
+        self.next = None; // until it is read whole, and if this future is dropped
         match self.header.framing {
             Some(Framing::Length(length)) => match usize::try_from(length) {
                 Ok(length) if length <= self.server.max_body => self.sized(length).await,
@@ -62,9 +75,14 @@ impl Body for Http1Body<'_> {
 }
 
 impl Http1Body<'_> {
+    /// It was read whole. So many of the `buffered` bytes belonged to it, and `surplus` was read behind its end.
+    fn was_read(&mut self, of_buffered: usize, surplus: Vec<u8>) {
+        self.next = Some(Next::Request { skip: self.header.length + of_buffered, surplus });
+    }
+
     async fn sized(&mut self, length: usize) -> Result<&[u8], Fault> {
         if let Some(body) = self.buffered.get(..length) {
-            self.state = BodyState::Read { of_buffered: length, surplus: Vec::new() };
+            self.was_read(length, Vec::new());
             return Ok(body);
         }
         self.whole.clear();
@@ -74,7 +92,7 @@ impl Http1Body<'_> {
             let missing = (length - self.whole.len()) as u64;
             is_more(self.stream.read(self.whole, missing, deadline).await)?;
         }
-        self.state = BodyState::Read { of_buffered: self.buffered.len(), surplus: Vec::new() };
+        self.was_read(self.buffered.len(), Vec::new());
         Ok(self.whole)
     }
 
@@ -82,7 +100,7 @@ impl Http1Body<'_> {
         let mut decoder = Chunked::new(MAX_FRAMING);
         self.whole.clear();
         if let Some(used) = decoder.feed(self.buffered, self.whole, self.server.max_body)? {
-            self.state = BodyState::Read { of_buffered: used, surplus: Vec::new() };
+            self.was_read(used, Vec::new());
             return Ok(self.whole);
         }
         let deadline = self.before_waiting().await?;
@@ -91,7 +109,7 @@ impl Http1Body<'_> {
             piece.clear();
             is_more(self.stream.read(&mut piece, CHUNKED_READ, deadline).await)?;
             if let Some(used) = decoder.feed(&piece, self.whole, self.server.max_body)? {
-                self.state = BodyState::Read { of_buffered: self.buffered.len(), surplus: piece.split_off(used) };
+                self.was_read(self.buffered.len(), piece.split_off(used));
                 return Ok(self.whole);
             }
         }

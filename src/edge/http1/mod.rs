@@ -19,13 +19,13 @@ use tokio::time::Instant;
 
 use super::Edge;
 use super::accept::Peer;
-use super::exchange::{Outcome, ReceivedRequest};
+use super::exchange::ReceivedRequest;
 use super::proxies;
-use super::timed_stream::{DRAIN_TIME, MAX_DRAIN, TimedStream};
+use super::timed_stream::{DRAIN_TIME, TimedStream};
 use super::transport::Transport;
 use crate::gateway::State;
 use crate::wire::{Fault, Framing};
-use body::{BodyState, Http1Body};
+use body::{Http1Body, Next};
 use header::{Header, Parsed, parse, read_minor_version_as_1};
 use pass::HandedOver;
 
@@ -65,26 +65,12 @@ pub(super) struct Connection<'e> {
     arrived: Instant,
     /// When the last request was answered, from which idleness counts.
     answered: Option<Instant>,
+    /// The request that is to be passed on next.
+    handed_over: Option<HandedOver>,
 }
 
-/// What follows a request on its connection.
-#[derive(Debug)]
-enum Next {
-    /// The next request, `skip` bytes later, and then in `surplus`, which was read behind the body.
-    Request { skip: usize, surplus: Vec<u8> },
-    /// The next request, after this many bytes of the body are drained.
-    Drain(u64),
-}
-
-/// How a connection ends, once its last answer is sent.
-#[derive(Debug)]
-enum Ending {
-    InOrder,
-    /// The last answer was sent before its request had come whole.
-    Early,
-    /// It does not, yet: a request is passed on.
-    Pass(HandedOver),
-}
+/// The connection ends, once its last answer is sent.
+struct Over;
 
 impl<'e> Connection<'e> {
     pub(super) fn new(edge: &'e Edge, transport: Transport, peer: Peer, stop: ShutdownWatch) -> Self {
@@ -103,32 +89,33 @@ impl<'e> Connection<'e> {
             header_began: peer.accepted_at,
             arrived: peer.accepted_at,
             answered: None,
+            handed_over: None,
         }
     }
 
     /// Answers requests until one side ends the connection. Once `over` completes, an idle connection is closed.
     pub(super) async fn run(mut self, mut over: Pin<&mut impl Future<Output = ()>>) {
         loop {
-            let Err(ending) = self.serve(&mut over).await;
-            match ending {
-                Ending::Pass(request) => match Box::pin(self.pass(request)).await {
+            let Err(Over) = self.serve(&mut over).await;
+            match self.handed_over.take() {
+                Some(request) => match Box::pin(self.pass(request)).await {
                     Some(connection) => self = connection,
                     None => return,
                 },
-                ending => return Box::pin(self.close(ending)).await,
+                None => return Box::pin(self.close()).await,
             }
         }
     }
 
     /// Refuses a peer that sent no request at all, and closes the connection.
     pub(super) async fn refuse_and_close(mut self, fault: Fault) {
-        let ending = self.refuse(fault);
-        self.close(ending).await;
+        self.refuse(fault);
+        self.close().await;
     }
 }
 
 impl Connection<'_> {
-    async fn serve(&mut self, over: &mut Pin<&mut impl Future<Output = ()>>) -> Result<Infallible, Ending> {
+    async fn serve(&mut self, over: &mut Pin<&mut impl Future<Output = ()>>) -> Result<Infallible, Over> {
         if !self.buffer.is_empty() {
             Box::pin(self.answer_buffered()).await?; // came behind a request that was passed on
         }
@@ -140,7 +127,7 @@ impl Connection<'_> {
     }
 
     /// Waits for more of the next request until its deadline.
-    async fn read_more(&mut self, over: &mut Pin<&mut impl Future<Output = ()>>) -> Result<(), Ending> {
+    async fn read_more(&mut self, over: &mut Pin<&mut impl Future<Output = ()>>) -> Result<(), Over> {
         let (header_timeout, idle_timeout) = {
             let state = self.edge.gateway.state();
             (state.config.server.header_timeout, state.config.server.idle_timeout)
@@ -157,7 +144,7 @@ impl Connection<'_> {
         let read = tokio::select! {
             biased;
             read = self.stream.read(&mut self.buffer, u64::MAX, deadline) => read,
-            () = over, if is_idle => return Err(Ending::InOrder),
+            () = over, if is_idle => return Err(Over),
         };
         match read {
             Ok(1..) => {
@@ -168,12 +155,12 @@ impl Connection<'_> {
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::TimedOut && !is_idle => Err(self.refuse(Fault::TooSlow)),
-            Ok(0) | Err(_) => Err(Ending::InOrder),
+            Ok(0) | Err(_) => Err(Over),
         }
     }
 
     /// Answers every whole request that was read, and sends the answers.
-    async fn answer_buffered(&mut self) -> Result<(), Ending> {
+    async fn answer_buffered(&mut self) -> Result<(), Over> {
         let mut answers = 0;
         loop {
             while self.buffer[self.start..].starts_with(b"\r\n") {
@@ -216,7 +203,7 @@ impl Connection<'_> {
     }
 
     /// Goes on to the next request.
-    async fn go_on(&mut self, next: Next) -> Result<(), Ending> {
+    async fn go_on(&mut self, next: Next) -> Result<(), Over> {
         match next {
             Next::Request { skip, surplus } => {
                 self.start += skip;
@@ -230,7 +217,7 @@ impl Connection<'_> {
                 self.start = self.buffer.len();
                 self.send().await?;
                 if !self.stream.drain(bytes, Instant::now() + DRAIN_TIME).await {
-                    return Err(Ending::Early);
+                    return Err(Over);
                 }
                 self.header_began = Instant::now();
             }
@@ -244,7 +231,7 @@ impl Connection<'_> {
         state: Guard<Arc<State>>,
         header: &Header<'_>,
         unread: &[u8],
-    ) -> Result<Next, Ending> {
+    ) -> Result<Next, Over> {
         let rest = &unread[header.length..];
         let config = &state.config;
         let content_length = match header.framing {
@@ -266,21 +253,23 @@ impl Connection<'_> {
             buffered: rest,
             whole: &mut self.body,
             server: &config.server,
-            state: BodyState::Untouched,
+            next: Next::unread(header, rest),
         };
         // A caller that hangs up is not watched for.
         let answer = match self.edge.answer(&state, &request, &mut body, std::future::pending()).await {
-            Outcome::Answered(answer) => answer,
-            Outcome::Passes(passed) => return Err(Ending::Pass(HandedOver::new(passed, header, unread))),
+            Ok(answer) => answer,
+            Err(passed) => {
+                self.handed_over = Some(HandedOver::new(passed, header, unread));
+                return Err(Over);
+            }
         };
-        let next = next(body.state, header, rest);
+        let next = body.next.ok_or(Over);
         let more_was_read = matches!(&next, Ok(Next::Request { skip, surplus })
             if !surplus.is_empty() || rest.len() > skip - header.length);
         self.header_began = answer.at.moment;
         self.answered = Some(answer.at.moment);
         let next = match next {
-            Ok(_) if answer.panicked() => Err(Ending::InOrder),
-            Ok(_) if !header.keep_alive || self.is_last(more_was_read) => Err(Ending::InOrder),
+            Ok(_) if answer.panicked() || !header.keep_alive || self.is_last(more_was_read) => Err(Over),
             next => next,
         };
         let connection = match (&next, header.is_http_11) {
@@ -293,7 +282,7 @@ impl Connection<'_> {
         drop(state); // before the peer is waited for: a state holds a whole key table
         if let Some(text) = long {
             self.send().await?;
-            self.stream.write(text.as_bytes()).await.map_err(|_| Ending::InOrder)?;
+            self.stream.write(text.as_bytes()).await.map_err(|_| Over)?;
             self.header_began = Instant::now();
         }
         next
@@ -308,43 +297,25 @@ impl Connection<'_> {
     }
 
     /// Refuses what is not a request; the connection is closed after it.
-    fn refuse(&mut self, fault: Fault) -> Ending {
+    fn refuse(&mut self, fault: Fault) -> Over {
         let state = self.edge.gateway.state();
         let answer = self.edge.refuse(&state.config, fault, self.peer.address, self.arrived);
         answer.write_http1(&state.config, Some(CLOSE), false, &mut self.out);
-        Ending::Early
+        Over
     }
 
     /// Sends the gathered answers.
-    async fn send(&mut self) -> Result<(), Ending> {
+    async fn send(&mut self) -> Result<(), Over> {
         let sent = self.stream.write(&self.out).await;
         self.out.clear();
-        sent.map_err(|_| Ending::InOrder)
+        sent.map_err(|_| Over)
     }
 
     /// Sends what is due and closes the connection so that it arrives.
-    async fn close(mut self, ending: Ending) {
-        if self.send().await.is_err() {
-            return; // the peer has not taken it in time, and the connection is reset
-        }
-        self.stream.close(!matches!(ending, Ending::InOrder)).await;
-    }
-}
-
-/// What follows a request, as far as its body decides it.
-fn next(body: BodyState, header: &Header<'_>, rest: &[u8]) -> Result<Next, Ending> {
-    match (body, header.framing) {
-        (BodyState::Read { of_buffered, surplus }, _) => {
-            Ok(Next::Request { skip: header.length + of_buffered, surplus })
-        }
-        (BodyState::Unusable, _) | (BodyState::Untouched, None | Some(Framing::Chunked)) => Err(Ending::Early),
-        (BodyState::Untouched, Some(Framing::Length(length))) => {
-            match length.saturating_sub(rest.len() as u64) {
-                0 => Ok(Next::Request { skip: header.length + length as usize, surplus: Vec::new() }),
-                // A caller that waits for a 100 may or may not send its body after a refusal, so the connection ends.
-                left if left <= MAX_DRAIN && !header.fields.expect_continue => Ok(Next::Drain(left)),
-                _ => Err(Ending::Early),
-            }
+    async fn close(mut self) {
+        // A peer that has not taken it in time has its connection reset.
+        if self.send().await.is_ok() {
+            self.stream.close().await;
         }
     }
 }

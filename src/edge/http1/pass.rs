@@ -57,7 +57,7 @@ impl<'e> Connection<'e> {
                 (next.buffer, next.arrived, next.header_began, next.answered) = (surplus, now, now, Some(now));
                 return Some(next);
             }
-            Left::Closing => TimedStream::new(transport, write_timeout).close(true).await,
+            Left::Closing => TimedStream::new(transport, write_timeout).close().await,
             Left::Cut => set_reset(&transport),
         }
         None

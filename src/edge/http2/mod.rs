@@ -20,20 +20,16 @@ use h2::Reason;
 use h2::server::Connection;
 use pingora::protocols::Stream;
 use pingora::protocols::http::v2::server::{H2Options, default_h2_options, handshake};
+use pingora::server::ShutdownWatch;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::Edge;
 use super::accept::Peer;
 use super::io::Bounded;
-use super::limiter::ConnectionPermit;
 use super::request::MAX_FIELDS;
 use super::timed_stream::{DRAIN_TIME, TimedStream, WRITE_PART};
 use super::transport::Transport;
 use crate::config::Server;
-
-/// Requests at once on one connection, with those whose stream was reset and that go on: as many as Pingora lets a peer have
-/// streams. Each may hold a body of `max_body`.
-const MAX_REQUESTS: usize = 100;
 
 /// The initial window of a stream if `max_body` is less. The window of the whole connection is the smallest that
 /// RFC 9113 allows, 64 KiB.
@@ -54,15 +50,14 @@ const FIELD_OVERHEAD: usize = 32;
 /// each with its body in forty pieces.
 const DATA_FRAME_BUDGET: usize = 1024 * 1024;
 
-/// Serves a connection on which HTTP/2 was negotiated. When `stop` completes, the peer is asked to send no more
+/// Serves a connection on which HTTP/2 was negotiated. At the `stop` the peer is asked to send no more
 /// requests, in two steps, so that no request is lost that is on its way. When `over` completes, a connection without
 /// requests ends after [`DRAIN_TIME`].
 pub(super) async fn serve(
     edge: &Edge,
     transport: Transport,
     peer: Peer,
-    _permit: ConnectionPermit,
-    stop: Pin<Box<impl Future<Output = ()>>>,
+    stop: ShutdownWatch,
     mut over: Pin<&mut impl Future<Output = ()>>,
 ) {
     let config = edge.gateway.state().config.clone();
@@ -76,16 +71,15 @@ pub(super) async fn serve(
         () = &mut over => return,
     };
     let mut requests = FuturesUnordered::new();
-    let in_order = match h2 {
-        Ok(Ok(h2)) => run((edge, peer, &io), h2, &mut requests, stop, over).await,
-        Ok(Err(_)) | Err(_) => false,
-    };
+    if let Ok(Ok(h2)) = h2 {
+        run((edge, peer, &io), h2, &mut requests, stop, over).await;
+    }
     // The requests continue without their caller: others may wait for the same answer from the origin, and a write must
     // not be left half done.
     let ended = async { while requests.next().await.is_some() {} };
     let closed = async {
         if let Some(transport) = io.take() {
-            TimedStream::new(transport, server.write_timeout).close(!in_order).await;
+            TimedStream::new(transport, server.write_timeout).close().await;
         }
     };
     tokio::join!(ended, closed);
@@ -104,27 +98,21 @@ fn options(server: &Server) -> H2Options {
     options
 }
 
-/// Runs a connection to its end. Returns whether that came without a fault of the peer.
+/// Runs a connection to its end.
 async fn run<'e>(
     (edge, peer, io): (&'e Edge, Peer, &Bounded),
     mut h2: Connection<Stream, Bytes>,
     requests: &mut FuturesUnordered<BoxFuture<'e, ()>>,
-    mut stop: Pin<Box<impl Future<Output = ()>>>,
+    mut stop: ShutdownWatch,
     mut over: Pin<&mut impl Future<Output = ()>>,
-) -> bool {
+) {
     let idle_timeout = || edge.gateway.state().config.server.idle_timeout;
     let first_by = peer.accepted_at + edge.gateway.state().config.server.header_timeout;
     // When the last request was answered; until when the peer may still send one, once the process drains.
     let (mut answered, mut drained_by) = (None, None);
     let mut stopped = false;
     loop {
-        // Beyond that number the connection is driven and no request accepted: a reset frees a stream, but not its
-        // request here, or a peer could have any number of them.
-        let is_full = requests.len() >= MAX_REQUESTS;
-        let accepted = poll_fn(|cx| match is_full {
-            false => h2.poll_accept(cx),
-            true => h2.poll_closed(cx).map(|closed| closed.err().map(Err)),
-        });
+        let accepted = poll_fn(|cx| h2.poll_accept(cx));
         let flooded = poll_fn(|_| if io.is_flooded() { Poll::Ready(()) } else { Poll::Pending });
         let idle_until = drained_by.or_else(|| Some(answered? + idle_timeout())).unwrap_or(first_by);
         tokio::select! {
@@ -134,20 +122,17 @@ async fn run<'e>(
                 Some(Ok((request, respond))) => {
                     requests.push(Box::pin(stream::answer(edge, peer, io.clone(), request, respond)));
                 }
-                Some(Err(_)) => return false, // the crate has sent the reason to the peer
-                None => return true,
+                Some(Err(_)) | None => return, // the crate has told the peer why
             },
-            () = flooded => {
-                go_away(h2, Reason::ENHANCE_YOUR_CALM).await;
-                return false;
-            }
-            () = io.over(), if requests.is_empty() => return true,
+            () = flooded => return go_away(h2, Reason::ENHANCE_YOUR_CALM).await,
+            () = io.over(), if requests.is_empty() => return,
             Some(()) = requests.next() => {
                 // Answers that are ready at once are sent in one write, when the connection is polled next.
                 while let Some(Some(())) = requests.next().now_or_never() {}
                 answered = Some(Instant::now());
             }
-            () = &mut stop, if !stopped => {
+            // An error means that the server is gone, which is a stop as well.
+            () = async { drop(stop.wait_for(|stop| *stop).await) }, if !stopped => {
                 stopped = true;
                 h2.graceful_shutdown();
             }
@@ -160,8 +145,8 @@ async fn run<'e>(
     }
 }
 
-/// Ends a connection. Returns whether the peer has taken the GOAWAY.
-async fn go_away(mut h2: Connection<Stream, Bytes>, reason: Reason) -> bool {
+/// Ends a connection.
+async fn go_away(mut h2: Connection<Stream, Bytes>, reason: Reason) {
     h2.abrupt_shutdown(reason);
-    timeout(DRAIN_TIME, poll_fn(|cx| h2.poll_closed(cx))).await.is_ok()
+    let _ = timeout(DRAIN_TIME, poll_fn(|cx| h2.poll_closed(cx))).await; // the peer may take nothing
 }

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 
 use super::header;
 use crate::edge::accept::Peer;
-use crate::edge::exchange::{Outcome, ReceivedRequest};
+use crate::edge::exchange::ReceivedRequest;
 use crate::edge::io::Bounded;
 use crate::edge::timed_stream::{DRAIN_TIME, MAX_DRAIN, WRITE_PART};
 use crate::edge::{Edge, pass, proxies};
@@ -52,8 +52,8 @@ pub(super) async fn answer(
         let mut body = Http2Body { stream, io: &io, whole: Vec::new(), max_body, timeout };
         let reset = poll_fn(|cx| respond.poll_reset(cx).map(drop));
         let answer = match edge.answer(&state, &request, &mut body, reset).await {
-            Outcome::Answered(answer) => answer,
-            Outcome::Passes(passed) => {
+            Ok(answer) => answer,
+            Err(passed) => {
                 let (stream, write_timeout) = (body.stream, server.write_timeout);
                 drop((fields, state));
                 io.made_progress();

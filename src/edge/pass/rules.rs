@@ -20,8 +20,8 @@ use pingora::{Error, ErrorSource, ErrorType, Result};
 use super::Passed;
 use super::upstream::TlsConnector;
 use crate::config::AnswerHeader;
-use crate::edge::answer::{Answer, AnsweredAt, Content};
-use crate::edge::exchange::{finished, replied};
+use crate::edge::answer::{Answer, Content};
+use crate::edge::exchange::finished;
 use crate::gateway::{Gateway, Reply};
 use crate::origin::Failed;
 use crate::wire::Fault;
@@ -252,9 +252,8 @@ impl ProxyHttp for Rules {
             _ => Some(Fault::NoUsableAnswer),
         });
         if let (Some(fault), Some(details)) = (dropped.err().or(fault), passed.details.take()) {
-            let reply = Reply { answer: Err(fault), details };
-            let at = replied(&self.gateway, &passed.passage.config, &reply, (passed.client, passed.arrived));
-            respond(session, passed, reply, at).await;
+            let content = Content::Reply(Reply { answer: Err(fault), details });
+            respond(session, passed, passed.finished(&self.gateway, content)).await;
         }
         told
     }
@@ -263,7 +262,7 @@ impl ProxyHttp for Rules {
         let Ok(passed) = of(ctx) else { return };
         let Some(details) = passed.details.take() else { return };
         let status = session.response_written().map_or(CALLER_GONE, |answer| answer.status.as_u16());
-        finished(&self.gateway, &passed.passage.config, &details, status, None, (passed.client, passed.arrived));
+        passed.finished(&self.gateway, Content::Passed(status, details));
     }
 
     /// What fails is in the access log, and an upstream's failure in the process log.
@@ -273,6 +272,13 @@ impl ProxyHttp for Rules {
 
     fn suppress_proxy_warn_log(&self, _: &Session, _: &Self::CTX, _: &Error, _: ProxyWarnLogContext) -> bool {
         true
+    }
+}
+
+impl Passed {
+    /// Reports the end of the request.
+    fn finished(&self, gateway: &Gateway, content: Content) -> Answer<'static> {
+        finished(gateway, &self.passage.config, content, None, (self.client, self.arrived))
     }
 }
 
@@ -289,9 +295,8 @@ fn drop_connection_fields(answer: &mut ResponseHeader) {
 }
 
 /// Sends a refusal as the connection's last answer.
-async fn respond(session: &mut Session, passed: &Passed, reply: Reply, at: AnsweredAt) {
+async fn respond(session: &mut Session, passed: &Passed, answer: Answer<'_>) {
     session.set_keepalive(None);
-    let answer = Answer { content: Content::Reply(reply), allow_origin: None, at };
     let (header, text) = answer.http2(&passed.passage.config);
     let header = Box::new(ResponseHeader::from(header.into_parts().0));
     // The caller may be gone.

@@ -58,7 +58,7 @@ impl Backend {
 
     /// Writes the request as it is sent to this upstream, whose parent id is `span_id` if it belongs to a trace.
     pub(super) fn write_request(&self, origin_request: &OriginRequest<'_>, span_id: u64, out: &mut Vec<u8>) {
-        let trace = origin_request.forwarded.trace.for_origin(span_id);
+        let trace = origin_request.trace.for_origin(span_id);
         let (parent, state) = trace.as_ref().map_or((None, None), |(parent, state)| (Some(parent.as_bytes()), *state));
         for text in ["POST ", &self.upstream.path, "/", origin_request.request.operation.name(), " HTTP/1.1"] {
             out.extend_from_slice(text.as_bytes());
@@ -66,7 +66,7 @@ impl Backend {
         for (name, value) in [
             ("\r\nHost: ", Some(self.upstream.host.as_bytes())),
             ("\r\nContent-Type: ", Some("application/x-www-form-urlencoded".as_bytes())),
-            ("\r\nAuthorization: ", Some(origin_request.forwarded.authorization.0)),
+            ("\r\nAuthorization: ", Some(origin_request.authorization)),
             ("\r\nX-Request-Id: ", Some(origin_request.id.as_bytes())),
             ("\r\ntraceparent: ", parent),
             ("\r\ntracestate: ", state),

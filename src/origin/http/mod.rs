@@ -158,7 +158,7 @@ impl HttpOrigin {
             }
             Err(failed.fault())
         });
-        if let Some(span) = request.forwarded.trace.span {
+        if let Some(span) = request.trace.span {
             span.end_attempt(now);
         }
         (answer, current.as_ref().map(|attempt| attempt.upstream_use(now)))
@@ -226,7 +226,7 @@ impl HttpOrigin {
     ) -> Result<Result<Arc<str>, Fault>, Failed> {
         let (backend, settings, began) = (attempt.backend.clone(), &self.settings, attempt.began);
         let span_id = fastrand::u64(1..); // 0 is no id
-        let span = request.forwarded.trace.span;
+        let span = request.trace.span;
         if let Some(span) = span {
             let (operation, upstream) = (request.request.operation, backend.name.clone());
             let (address, ended, status) = (backend.address, None, None);

@@ -28,7 +28,7 @@ mod predecessor;
 mod socket;
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,8 +130,8 @@ impl Handover {
                 self.schema
             )));
         }
-        let names = self.sockets.iter().map(|socket| socket.name().to_owned()).collect();
-        let sockets: Vec<BorrowedFd<'_>> = self.sockets.iter().map(ListeningSocket::socket).collect();
+        let names = self.sockets.iter().map(|(name, _)| name.clone()).collect();
+        let sockets: Vec<BorrowedFd<'_>> = self.sockets.iter().map(|(_, socket)| socket.as_fd()).collect();
         peer.say(&Message::Sockets { names }, &sockets)?;
         expect(&Message::Ready, peer.hear().await?)?;
         gateway.not_alone();

@@ -26,9 +26,7 @@ impl Predecessor {
             peer.say(&Message::Hello { version: VERSION, schema }, &[])?;
             match peer.hear_soon().await? {
                 (Message::Sockets { names }, sockets) if names.len() == sockets.len() => {
-                    let named = names.into_iter().zip(sockets);
-                    let sockets = named.map(|(name, socket)| ListeningSocket::new(name, socket));
-                    Ok(Some((Predecessor(peer), sockets.collect::<io::Result<_>>()?)))
+                    Ok(Some((Predecessor(peer), names.into_iter().zip(sockets).collect())))
                 }
                 (other, _) => Err(unexpected(&other)),
             }

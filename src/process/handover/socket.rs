@@ -181,7 +181,6 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::edge::ListeningSocket;
 
     /// A connected pair: the process that connects, and the one that accepts.
     async fn pair(folder: &Path) -> (PeerConnection, PeerConnection) {
@@ -210,14 +209,11 @@ mod tests {
         let (message, sockets) = receiver.receive().await.unwrap().unwrap();
         assert_eq!((message.as_slice(), sockets.len()), (&b"sockets"[..], MAX_SOCKETS));
         for (socket, listener) in sockets.into_iter().zip(&listeners) {
-            let received = ListeningSocket::new("x".into(), socket).unwrap();
-            let received = TcpListener::from(received.socket().try_clone_to_owned().unwrap());
+            let received = TcpListener::from(socket);
             assert_eq!(received.local_addr().unwrap(), listener.local_addr().unwrap());
         }
         assert_eq!(receiver.receive().await.unwrap().unwrap().0, [7; MAX_MESSAGE]);
         assert!(receiver.receive().await.unwrap().is_none());
-        let no_listener = receiver.socket.as_fd().try_clone_to_owned().unwrap();
-        assert!(ListeningSocket::new("x".into(), no_listener).is_err());
     }
 
     #[tokio::test]

@@ -16,12 +16,13 @@ const MAX_BLOCK: u64 = 16 << 20;
 /// Reads one file of the decision record.
 #[derive(Debug)]
 pub struct RecordReader {
-    path: PathBuf,
+    pub path: PathBuf,
     file: BufReader<File>,
-    length: u64,
-    /// Where the next block begins.
-    at: u64,
-    damaged: u64,
+    pub length: u64,
+    /// How many bytes were read: where the next block begins.
+    pub at: u64,
+    /// How many bytes of those were left out, because they are damaged.
+    pub damaged: u64,
 }
 
 impl RecordReader {
@@ -37,24 +38,6 @@ impl RecordReader {
             Ok(RecordReader { path: path.to_owned(), file: BufReader::new(file), length, at: 0, damaged: 0 })
         };
         opened().map_err(|cause| RecordError::Unusable { path: path.to_owned(), cause })
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub fn length(&self) -> u64 {
-        self.length
-    }
-
-    /// How many bytes were read.
-    pub fn position(&self) -> u64 {
-        self.at
-    }
-
-    /// How many bytes of those were left out, because they are damaged.
-    pub fn damaged(&self) -> u64 {
-        self.damaged
     }
 
     /// Begins again.
@@ -144,7 +127,7 @@ mod tests {
         let blocks = all();
         assert!(blocks.iter().all(|block| block.decisions.iter().all(|decision| decision.at.0 / 10 == block.head.run)));
         assert!(all().is_empty());
-        let damaged = reader.damaged();
+        let damaged = reader.damaged;
         reader.rewind().unwrap();
         assert_eq!(std::iter::from_fn(|| reader.next_block().unwrap()).collect::<Vec<_>>(), blocks);
         (blocks.iter().map(|block| block.head.run).collect(), damaged)

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -31,7 +31,8 @@ const MAX_BLOCK: usize = 4096;
 /// The decision record of this process.
 #[derive(Debug)]
 pub struct DecisionLog {
-    decisions: BackgroundWriter<Decision>,
+    /// To it a request hands a decision.
+    pub writer: BackgroundWriter<Decision>,
     strangers: Arc<AtomicU64>,
 }
 
@@ -47,25 +48,15 @@ impl DecisionLog {
         open(path).map_err(unusable)?;
         let writer = Writer::new(path, max_size, clock);
         let strangers = writer.strangers.clone();
-        let decisions = BackgroundWriter::start("the decision record", "decision-log", (QUEUE, INTERVAL), writer);
-        Ok(DecisionLog { decisions: decisions.map_err(unusable)?, strangers })
-    }
-
-    /// Hands a decision to the writer, or counts it as lost.
-    pub fn record(&self, decision: Decision) {
-        self.decisions.record(decision);
+        let writer = BackgroundWriter::start("the decision record", "decision-log", (QUEUE, INTERVAL), writer);
+        Ok(DecisionLog { writer: writer.map_err(unusable)?, strangers })
     }
 
     /// Counts a request without a valid key that exceeded `limits.strangers`.
     pub fn count_stranger(&self) {
         if self.strangers.fetch_add(1, Ordering::Relaxed) == 0 {
-            self.decisions.wake();
+            self.writer.wake();
         }
-    }
-
-    /// Writes what is queued and ends the writer, by then at most.
-    pub fn close(&self, deadline: Instant) {
-        self.decisions.close(deadline);
     }
 }
 
@@ -165,6 +156,8 @@ pub fn block(head: &Head, decisions: &[Decision]) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::super::{Block, RecordReader};
     use super::*;
     use crate::clock::Tick;
@@ -195,7 +188,7 @@ mod tests {
     fn read(path: &Path) -> (Vec<Block>, u64) {
         let mut reader = RecordReader::open(path).unwrap();
         let blocks = std::iter::from_fn(|| reader.next_block().unwrap()).collect();
-        (blocks, reader.damaged())
+        (blocks, reader.damaged)
     }
 
     /// A writer of a record in a folder of its own.
@@ -210,9 +203,9 @@ mod tests {
         let (_folder, Writer { path, clock, .. }) = writer(0);
         for run in 0..3 {
             let log = DecisionLog::open(&path, 1 << 20, clock.clone()).unwrap();
-            decisions(run * 100..run * 100 + 100).into_iter().for_each(|decision| log.record(decision));
+            decisions(run * 100..run * 100 + 100).into_iter().for_each(|decision| log.writer.record(decision));
             (0..4).for_each(|_| log.count_stranger());
-            log.close(Instant::now() + CLOSE_TIMEOUT);
+            log.writer.close(Instant::now() + CLOSE_TIMEOUT);
         }
         let (blocks, damaged) = read(&path);
         assert_eq!(damaged, 0);

@@ -23,50 +23,30 @@ const CODES: usize = MAX_CODE as usize + 1;
 const CACHE_USES: usize = CacheUse::ALL.len() + 1;
 
 /// The upper bounds of the latency's buckets. Hits fall into the first ones.
-pub(super) const BOUNDS: [Duration; 19] = [
-    Duration::from_micros(10),
-    Duration::from_micros(25),
-    Duration::from_micros(50),
-    Duration::from_micros(100),
-    Duration::from_micros(250),
-    Duration::from_micros(500),
-    Duration::from_millis(1),
-    Duration::from_micros(2500),
-    Duration::from_millis(5),
-    Duration::from_millis(10),
-    Duration::from_millis(25),
-    Duration::from_millis(50),
-    Duration::from_millis(100),
-    Duration::from_millis(250),
-    Duration::from_millis(500),
-    Duration::from_secs(1),
-    Duration::from_millis(2500),
-    Duration::from_secs(5),
-    Duration::from_secs(10),
-];
+pub(super) const BOUNDS: [Duration; 19] = {
+    const MICROSECONDS: [u64; 19] = [
+        10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+        2_500_000, 5_000_000, 10_000_000,
+    ];
+    let (mut bounds, mut at) = ([Duration::ZERO; 19], 0);
+    while at < bounds.len() {
+        bounds[at] = Duration::from_micros(MICROSECONDS[at]);
+        at += 1;
+    }
+    bounds
+};
 
-/// The classes of requests whose latencies differ by orders of magnitude, in the order of [`LATENCY_CLASSES`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LatencyClass {
-    Hit,
-    Miss,
-    Write,
-    Refused,
-    Pass,
-}
-
-/// The label `path` of the metric.
+/// The classes of requests whose latencies differ by orders of magnitude: the label `path` of the metric.
 const LATENCY_CLASSES: [&str; 5] = ["hit", "miss", "write", "refused", "pass"];
 
-impl LatencyClass {
-    fn of(cache: Option<CacheUse>) -> Self {
-        match cache {
-            Some(CacheUse::Hit | CacheUse::StaleWhileRevalidate) => LatencyClass::Hit,
-            Some(CacheUse::Miss | CacheUse::Stale | CacheUse::StaleIfError | CacheUse::Collapsed) => LatencyClass::Miss,
-            Some(CacheUse::Write) => LatencyClass::Write,
-            Some(CacheUse::Bypass) => LatencyClass::Pass,
-            Some(CacheUse::Refused) | None => LatencyClass::Refused,
-        }
+/// The index in [`LATENCY_CLASSES`].
+fn latency_class(cache: Option<CacheUse>) -> usize {
+    match cache {
+        Some(CacheUse::Hit | CacheUse::StaleWhileRevalidate) => 0,
+        Some(CacheUse::Miss | CacheUse::Stale | CacheUse::StaleIfError | CacheUse::Collapsed) => 1,
+        Some(CacheUse::Write) => 2,
+        Some(CacheUse::Refused) | None => 3,
+        Some(CacheUse::Bypass) => 4,
     }
 }
 
@@ -94,7 +74,7 @@ pub struct RequestTotals {
     pub by_cache: [[u64; CACHE_USES]; OPERATIONS],
     /// By class, in the order of [`RequestTotals::LATENCY_CLASSES`]; each by the upper bounds of
     /// [`RequestTotals::BOUNDS`], and above the last one.
-    pub latency: [[u64; BOUNDS.len() + 1]; LATENCY_CLASSES.len()],
+    pub latency: [[u64; BUCKETS]; LATENCY_CLASSES.len()],
 }
 
 impl RequestTotals {
@@ -102,18 +82,15 @@ impl RequestTotals {
     pub const BOUNDS: [Duration; BOUNDS.len()] = BOUNDS;
 }
 
+/// Buckets of the latency: one more than there are bounds, for what is above the last one.
+const BUCKETS: usize = BOUNDS.len() + 1;
+
 /// The counters of one thread.
 #[derive(Debug, Default)]
 struct Block {
     requests: [[[Counter; CACHE_USES]; CODES]; OPERATIONS],
-    latency: [Latency; LATENCY_CLASSES.len()],
-}
-
-#[derive(Debug, Default)]
-struct Latency {
-    /// One more than there are bounds: above the last one.
-    buckets: [Counter; BOUNDS.len() + 1],
-    sum_ns: Counter,
+    /// The buckets of each class, and the sum in nanoseconds.
+    latency: [[Counter; BUCKETS + 1]; LATENCY_CLASSES.len()],
 }
 
 /// The counts of all threads.
@@ -130,79 +107,53 @@ impl RequestMetrics {
         let code = usize::from(outcome.code.unwrap_or(0));
         let cache = outcome.cache.map_or(CACHE_USES - 1, CacheUse::index);
         block.requests[operation][code][cache].add(1);
-        let latency = &block.latency[LatencyClass::of(outcome.cache) as usize];
+        let latency = &block.latency[latency_class(outcome.cache)];
         let bucket = BOUNDS.iter().position(|bound| outcome.took <= *bound).unwrap_or(BOUNDS.len());
-        latency.buckets[bucket].add(1);
-        latency.sum_ns.add(u64::try_from(outcome.took.as_nanos()).unwrap_or(u64::MAX));
+        latency[bucket].add(1);
+        latency[BUCKETS].add(u64::try_from(outcome.took.as_nanos()).unwrap_or(u64::MAX));
     }
 
     fn sum(&self, of: impl Fn(&Block) -> &Counter) -> u64 {
         self.blocks.iter().fold(0, |sum, block| sum.wrapping_add(of(block).get()))
     }
 
-    /// How many requests had this outcome; `None` stands for no operation, success and no use of the cache.
-    fn requests(&self) -> impl Iterator<Item = ([(&'static str, String); 3], u64)> {
-        let all = (0..OPERATIONS).flat_map(|o| (0..CODES).flat_map(move |c| (0..CACHE_USES).map(move |u| (o, c, u))));
-        all.filter_map(|(operation, code, cache)| {
-            let n = self.sum(|block| &block.requests[operation][code][cache]);
-            let operation = match operation {
-                Operation::COUNT => Operation::Pass.name(),
-                _ => Operation::ALL.get(operation).map_or("none", |operation| operation.name()),
-            };
-            let code = if code == 0 { "ok".to_owned() } else { format!("{code:02}") };
-            let cache = CacheUse::ALL.get(cache).map_or("none", |cache| cache.name());
-            let labels = [("operation", operation.to_owned()), ("code", code), ("cache", cache.to_owned())];
-            (n > 0).then_some((labels, n))
-        })
+    /// How many requests had each outcome: operation, code and use of the cache by their numbers.
+    fn requests(&self) -> impl Iterator<Item = ([usize; 3], u64)> {
+        let all = (0..OPERATIONS).flat_map(|o| (0..CODES).flat_map(move |c| (0..CACHE_USES).map(move |u| [o, c, u])));
+        all.map(|[o, c, u]| ([o, c, u], self.sum(|block| &block.requests[o][c][u]))).filter(|(_, n)| *n > 0)
     }
 
     /// The counts so far.
     pub fn totals(&self) -> RequestTotals {
-        let mut totals = RequestTotals {
-            by_code: [0; CODES],
-            by_cache: [[0; CACHE_USES]; OPERATIONS],
-            latency: [[0; BOUNDS.len() + 1]; LATENCY_CLASSES.len()],
-        };
-        for block in &self.blocks {
-            for (operation, codes) in block.requests.iter().enumerate() {
-                for (code, uses) in codes.iter().enumerate() {
-                    for (cache, counter) in uses.iter().enumerate() {
-                        totals.by_code[code] += counter.get();
-                        totals.by_cache[operation][cache] += counter.get();
-                    }
-                }
-            }
-            for (sums, latency) in totals.latency.iter_mut().zip(&block.latency) {
-                sums.iter_mut().zip(&latency.buckets).for_each(|(sum, counter)| *sum += counter.get());
-            }
+        let latency = |class: usize| std::array::from_fn(|i| self.sum(|block| &block.latency[class][i]));
+        let (by_code, by_cache) = ([0; CODES], [[0; CACHE_USES]; OPERATIONS]);
+        let mut totals = RequestTotals { by_code, by_cache, latency: std::array::from_fn(latency) };
+        for ([operation, code, cache], n) in self.requests() {
+            totals.by_code[code] += n;
+            totals.by_cache[operation][cache] += n;
         }
         totals
     }
 
-    pub(in crate::telemetry) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        counters(
-            encoder,
-            "guildgate_requests",
-            "Requests by operation, outcome (ok, or the code of the refusal) and use of the cache",
-            self.requests(),
-        )?;
+    pub fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let requests = self.requests().map(|([operation, code, cache], n)| {
+            let named = Operation::ALL.into_iter().chain([Operation::Pass]).nth(operation);
+            let operation = named.map_or("none", Operation::name);
+            let code = if code == 0 { "ok".to_owned() } else { format!("{code:02}") };
+            let cache = CacheUse::ALL.get(cache).map_or("none", |cache| cache.name());
+            ([("operation", operation.to_owned()), ("code", code), ("cache", cache.to_owned())], n)
+        });
+        let help = "Requests by operation, outcome (ok, or the code of the refusal) and use of the cache";
+        counters(encoder, "guildgate_requests", help, requests)?;
         let help = "From the arrival of a request's header to its answer, by path: hit, miss, write or refused";
         let mut family =
             encoder.encode_descriptor("guildgate_request_duration_seconds", help, None, MetricType::Histogram)?;
-        for (class, name) in LATENCY_CLASSES.into_iter().enumerate() {
-            let bounds = BOUNDS.iter().map(Duration::as_secs_f64).chain([f64::INFINITY]);
-            let buckets: Vec<(f64, u64)> = bounds
-                .enumerate()
-                .map(|(i, bound)| (bound, self.sum(|block| &block.latency[class].buckets[i])))
-                .collect();
-            let count = buckets.iter().map(|(_, n)| n).sum();
-            let sum = Duration::from_nanos(self.sum(|block| &block.latency[class].sum_ns));
-            family.encode_family(&[("path", name)])?.encode_histogram::<NoLabels>(
-                sum.as_secs_f64(),
-                count,
-                &buckets,
-                None,
-            )?;
+        let bounds = || BOUNDS.iter().map(Duration::as_secs_f64).chain([f64::INFINITY]);
+        for (class, (name, counts)) in LATENCY_CLASSES.into_iter().zip(self.totals().latency).enumerate() {
+            let sum = Duration::from_nanos(self.sum(|block| &block.latency[class][BUCKETS])).as_secs_f64();
+            let buckets: Vec<(f64, u64)> = bounds().zip(counts).collect();
+            let (labels, count) = ([("path", name)], counts.iter().sum());
+            family.encode_family(&labels)?.encode_histogram::<NoLabels>(sum, count, &buckets, None)?;
         }
         Ok(())
     }
