@@ -88,6 +88,7 @@ mod admin_start;
 mod dashboard_access;
 mod dashboard_browser;
 mod dashboard_pages;
+mod pass_browser;
 mod proxy_protocol;
 mod secrets;
 mod serving;

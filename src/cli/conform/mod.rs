@@ -137,7 +137,8 @@ impl ConformArgs {
 
     /// The configuration of the gateway: it asks the origin each time, and limits nothing.
     fn gateway_config(&self, own: Config) -> Result<Config, CommandError> {
-        let unusable = |why: &str| CommandError::Unusable(format!("--origin or --path cannot be used: {}", printable(why)));
+        let unusable =
+            |why: &str| CommandError::Unusable(format!("--origin or --path cannot be used: {}", printable(why)));
         let timeout = self.timeout.to_string();
         let plenty = json!({ "rate": "1000000/s", "burst": 1_000_000 });
         let off = json!({ "ttl": "0s", "stale_if_error": "0s" });
