@@ -147,21 +147,21 @@ async fn a_browser_loads_a_page_with_assets_a_websocket_and_events_through_the_g
 async fn what_nginx_says_of_a_file_passes_and_conform_finds_it_alike() {
     let service = Service::start().await;
     let gate = service.gateway().start().await;
-    let mut connection = gate.connect().await;
-    let part = connection.ask(&Request::bare("GET", "/app.css").header("Range", "bytes=3-9")).await;
-    assert_eq!((part.status, &*part.body), (206, "{ color"));
-    let passed = "guildgate; fwd=bypass";
-    assert_eq!((part.header("cache-status"), part.header("content-type")), (Some(passed), Some("text/css")));
-    let tag = part.header("etag").unwrap().to_owned();
-    connection.send(Request::bare("GET", "/app.css").header("If-None-Match", &tag).bytes()).await;
-    let unchanged = connection.answer_to_head().await;
-    assert_eq!((unchanged.status, unchanged.header("etag")), (304, Some(&*tag)));
-    connection.send(Request::bare("HEAD", "/app.css").bytes()).await;
-    let head = connection.answer_to_head().await;
-    assert_eq!((head.status, head.header("content-length")), (200, Some("28000")));
-    let missing = connection.ask(&Request::bare("GET", "/missing.html")).await;
-    assert!(missing.status == 404 && missing.body.contains("nginx"), "{missing:?}");
-    // A path that is no prefix of the others' paths, one with a query, and one that the service does not have.
+    let mut caller = Talk::to(gate.address()).await;
+    let part = Request::bare("GET", "/app.css").header("Range", "bytes=3-9").bytes();
+    caller.say(part).await;
+    let part = caller.until("\r\n\r\n{ color").await;
+    assert!(part.starts_with("HTTP/1.1 206 ") && part.contains("Content-Range: bytes 3-9/28000\r\n"), "{part}");
+    assert!(part.contains("Cache-Status: guildgate; fwd=bypass\r\n"), "{part}");
+    let tag = part.lines().find_map(|line| line.strip_prefix("ETag: ")).unwrap();
+    caller.say(Request::bare("GET", "/app.css").header("If-None-Match", tag).bytes()).await;
+    assert!(caller.header().await.starts_with("HTTP/1.1 304 "));
+    caller.say(Request::bare("HEAD", "/app.css").bytes()).await;
+    let head = caller.header().await;
+    assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("Content-Length: 28000\r\n"), "{head}");
+    caller.say(Request::bare("GET", "/missing.html").bytes()).await;
+    assert!(caller.until("</html>").await.contains("nginx"), "the service's own page");
+    // The last one the service does not have.
     let paths = ["/app.css", "/data.json?all=1", "/img/badge.svg", "/missing.html"];
     let key = ["--key", "file:key.txt", "--member", "7", "--json"];
     let mut args = ["conform", "--origin", &service.url].to_vec();
