@@ -14,6 +14,7 @@ mod listener;
 mod metrics;
 mod pass;
 mod proxies;
+mod proxy_protocol;
 mod request;
 mod server;
 mod timed_stream;

@@ -88,6 +88,8 @@ mod admin_start;
 mod dashboard_access;
 mod dashboard_browser;
 mod dashboard_pages;
+mod pass_browser;
+mod proxy_protocol;
 mod secrets;
 mod serving;
 mod serving_drain_delay;

@@ -245,6 +245,13 @@ fn traces_need_a_build_that_can_export_them() {
 }
 
 #[test]
+fn where_proxies_announce_callers_some_are_trusted() {
+    let why = "needs `server.trusted_proxies`, since the connections of all others are closed";
+    assert_eq!(faults("server.proxy_protocol = true"), [format!("1:25: server.proxy_protocol: {why}")]);
+    assert_eq!(faults("server = { proxy_protocol = true, trusted_proxies = [\"10.0.0.1\"] }"), Vec::<String>::new());
+}
+
+#[test]
 fn what_passes_needs_an_http_origin_and_a_judge_of_its_keys() {
     let http = |more: &str| format!("origin = {{ kind = \"http\", upstreams = [\"http://a\"] }}\n{more}\n");
     let learned = "keys.source = \"origin\"\n[pass]\n";
