@@ -51,15 +51,13 @@ impl Gateway {
         if header.content_length.is_some_and(|length| length > rules.max_body) {
             return Err(Fault::BodyTooLarge);
         }
-        let mut key = match rules.key {
-            true => Some(self.admit_to_pass(state, operation, header, details).await?),
-            false => self.key_of(state, header),
+        let (owner, mut key) = if rules.key {
+            let key = self.admit_to_pass(state, operation, header, details).await?;
+            (Owner::Key(key.id.clone()), Some(key))
+        } else {
+            (Owner::of_address(header.client), self.key_of(state, header))
         };
         details.cache = Some(CacheStatus::Bypass);
-        let owner = match &key {
-            Some(key) if rules.key => Owner::Key(key.id.clone()),
-            _ => Owner::of_address(header.client),
-        };
         key = key.filter(|_| is_write);
         let counted =
             key.as_ref().map(|_| self.writes.begin().ok_or(Fault::Unavailable { retry_after: 1 })).transpose()?;

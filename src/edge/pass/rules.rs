@@ -247,8 +247,9 @@ impl ProxyHttp for Rules {
         }
         let fault = passed.fault.or(match (error.esource(), error.etype()) {
             (ErrorSource::Downstream, ErrorType::ReadTimedout) => Some(Fault::TooSlow),
-            (ErrorSource::Downstream, ErrorType::InvalidHTTPHeader) => Some(Fault::Malformed),
-            (ErrorSource::Downstream, _) => None,
+            (ErrorSource::Downstream, ErrorType::WriteError | ErrorType::WriteTimedout) => None, // the caller is gone
+            (ErrorSource::Downstream, ErrorType::ConnectionClosed) if session.is_body_done() => None,
+            (ErrorSource::Downstream, _) => Some(Fault::Malformed),
             _ => Some(Fault::NoUsableAnswer),
         });
         if let (Some(fault), Some(details)) = (dropped.err().or(fault), passed.details.take()) {

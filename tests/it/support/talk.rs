@@ -107,9 +107,15 @@ impl Talk {
     }
 
     /// Reads to the end.
-    pub async fn rest(mut self) -> (String, End) {
-        let read = timeout(PATIENCE, self.stream.read_to_end(&mut self.unread)).await.expect("it does not end");
-        (String::from_utf8_lossy(&self.unread).into(), if read.is_ok() { End::Closed } else { End::Reset })
+    #[track_caller]
+    pub fn rest(mut self) -> impl Future<Output = (String, End)> {
+        let caller = std::panic::Location::caller();
+        async move {
+            let read = timeout(PATIENCE, self.stream.read_to_end(&mut self.unread)).await;
+            let text = String::from_utf8_lossy(&self.unread).into_owned();
+            let read = read.unwrap_or_else(|_| panic!("{caller}: it does not end after {text:?}"));
+            (text, if read.is_ok() { End::Closed } else { End::Reset })
+        }
     }
 
     pub async fn finish_sending(&mut self) {
