@@ -4,15 +4,16 @@
 //! `http2` ends the connection.
 
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use parking_lot::Mutex;
+use pingora::protocols::l4::stream::Stream;
+use pingora::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSocketStream};
 use pingora::protocols::raw_connect::ProxyDigest;
 use pingora::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, TimingDigest, UniqueID,
@@ -53,27 +54,17 @@ struct Inner {
     lent: Option<Lent>,
 }
 
-/// The bytes of one request, and what came behind it.
+/// What of the connection belongs to one request.
 #[derive(Debug)]
 struct Lent {
-    /// What was read of the request and is read again.
-    again: Bytes,
-    /// Bytes of it that are still to come; `None`: nobody knows.
+    /// Bytes of the request that are still to come; `None`: nobody knows.
     to_come: Option<u64>,
+    /// What came behind it.
     surplus: Vec<u8>,
-    /// The first write, an answer's header, until it takes the body's beginning along, or is flushed; `None`: nothing was
-    /// written yet.
-    held: Option<Vec<u8>>,
 }
 
 /// Bytes that may come behind a request that is under way. They are read so that the peer's end is seen.
 const MAX_SURPLUS: usize = 16 * 1024;
-
-impl Lent {
-    fn held(&self) -> Option<&[u8]> {
-        self.held.as_deref().filter(|held| !held.is_empty())
-    }
-}
 
 impl Bounded {
     pub(super) fn new(transport: Transport, server: &Server) -> Self {
@@ -82,15 +73,20 @@ impl Bounded {
         Bounded::with(transport, server.write_timeout, max_unanswered, None)
     }
 
-    /// Lends an HTTP/1.1 connection for one request, of which `again` was read, and `surplus` behind it. Whoever reads gets
-    /// the bytes of that request and no others.
+    /// Lends an HTTP/1.1 connection for one request, of which so many bytes are still to come, and behind which `surplus` has.
+    /// Whoever reads gets the bytes of that request and no others.
     pub(super) fn for_one_request(
         transport: Transport,
         write_timeout: Duration,
-        (again, to_come, surplus): (Vec<u8>, Option<u64>, Vec<u8>),
+        to_come: Option<u64>,
+        surplus: Vec<u8>,
     ) -> Self {
-        let lent = Lent { again: again.into(), to_come, surplus, held: None };
-        Bounded::with(transport, write_timeout, usize::MAX, Some(lent))
+        Bounded::with(transport, write_timeout, usize::MAX, Some(Lent { to_come, surplus }))
+    }
+
+    /// The same under Pingora's buffers.
+    pub(super) fn buffered(&self) -> Stream {
+        VirtualSocketStream::new(Box::new(self.clone())).into()
     }
 
     fn with(transport: Transport, write_timeout: Duration, max_unanswered: usize, lent: Option<Lent>) -> Self {
@@ -147,11 +143,6 @@ impl Inner {
         let (Some(transport), Some(lent)) = (&mut self.transport, &mut self.lent) else {
             return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
-        if !lent.again.is_empty() {
-            let part = lent.again.split_to(lent.again.len().min(buffer.remaining()));
-            buffer.put_slice(&part);
-            return Poll::Ready(Ok(()));
-        }
         let Some(to_come) = &mut lent.to_come else { return Pin::new(transport).poll_read(cx, buffer) };
         if *to_come > 0 {
             let before = buffer.filled().len();
@@ -165,21 +156,6 @@ impl Inner {
             }
         }
         Poll::Pending
-    }
-
-    /// Writes what is held back, and `bytes` with it. Returns how many of them were taken.
-    fn write_held(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        while let (Some(transport), Some(held)) = (&mut self.transport, self.lent.as_ref().and_then(Lent::held)) {
-            let written = Pin::new(transport).poll_write_vectored(cx, &[IoSlice::new(held), IoSlice::new(bytes)]);
-            let taken = ready!(self.wrote(cx, written, |taken| *taken))?;
-            let Some(held) = self.lent.as_mut().and_then(|lent| lent.held.as_mut()) else { break };
-            let of_held = taken.min(held.len());
-            held.drain(..of_held);
-            if taken > of_held {
-                return Poll::Ready(Ok(taken - of_held));
-            }
-        }
-        Poll::Ready(Ok(0))
     }
 
     /// The outcome of a write or flush, after which the peer has taken `taken` bytes more. It has `write_timeout` for
@@ -240,29 +216,18 @@ impl AsyncRead for Bounded {
 impl AsyncWrite for Bounded {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let inner = &mut *self.0.lock();
-        if let Some(lent @ Lent { held: None, .. }) = &mut inner.lent {
-            lent.held = Some(bytes.to_vec());
-            return Poll::Ready(Ok(bytes.len()));
-        }
-        match ready!(inner.write_held(cx, bytes))? {
-            0 => {}
-            taken => return Poll::Ready(Ok(taken)),
-        }
         let written = inner.transport()?.poll_write(cx, bytes);
         inner.wrote(cx, written, |taken| *taken)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let inner = &mut *self.0.lock();
-        ready!(inner.write_held(cx, &[]))?;
         let flushed = inner.transport()?.poll_flush(cx);
         inner.wrote(cx, flushed, |()| WRITE_PART) // nothing is left to take after a flush
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let inner = &mut *self.0.lock();
-        ready!(inner.write_held(cx, &[]))?;
-        inner.transport()?.poll_shutdown(cx)
+        self.0.lock().transport()?.poll_shutdown(cx)
     }
 }
 
@@ -297,6 +262,12 @@ impl GetProxyDigest for Bounded {
 impl GetSocketDigest for Bounded {
     fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
         None
+    }
+}
+
+impl VirtualSocket for Bounded {
+    fn set_socket_option(&self, _: VirtualSockOpt) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -105,9 +105,9 @@ async fn a_side_that_stalls_is_given_up_and_the_other_is_told() {
     caller.say("GET /x HTTP/1.1\r\nHost: a\r\n\r\n").await;
     let mut upstream = origin.accept().await;
     upstream.header().await;
-    upstream.say("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf").await;
+    upstream.say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n").await;
     let (answer, end) = caller.rest().await;
-    assert!(answer.ends_with("half") && end == End::Reset, "{answer} {end:?}");
+    assert!(answer.ends_with("4\r\nhalf\r\n") && end == End::Reset, "{answer} {end:?}");
 }
 
 #[tokio::test]

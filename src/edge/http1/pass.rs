@@ -46,8 +46,10 @@ impl<'e> Connection<'e> {
         let Connection { edge, stream, peer, stop, .. } = self;
         let HandedOver { passed, read, to_come, surplus } = request;
         let (transport, write_timeout) = stream.into_parts();
-        let io = Bounded::for_one_request(transport, write_timeout, (read, to_come, surplus));
-        let left = edge.proxy.pass(Box::new(io.clone()), passed, Some(&stop)).await;
+        let io = Bounded::for_one_request(transport, write_timeout, to_come, surplus);
+        let mut lent = io.buffered();
+        lent.rewind(&read);
+        let left = edge.proxy.pass(Box::new(lent), passed, Some(&stop)).await;
         let surplus = io.take_surplus();
         let transport = io.take()?;
         match left {

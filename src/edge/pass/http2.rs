@@ -6,7 +6,6 @@ use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::{Either, select};
 use futures_util::stream;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
@@ -83,20 +82,22 @@ where
     B: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Send + 'static,
 {
     let Ok((mut sender, connection)) = handshake(TokioIo::new(near)).await else { return };
-    let answered = async move {
-        let answer = {
-            let reset = poll_fn(|cx| respond.poll_reset(cx));
-            match select(pin!(sender.send_request(request)), pin!(reset)).await {
-                Either::Left((Ok(answer), _)) => answer,
-                Either::Left((Err(_), _)) => return respond.send_reset(Reason::INTERNAL_ERROR),
-                Either::Right(_) => return,
-            }
+    let mut answered = pin!(async move {
+        let answer = tokio::select! {
+            biased;
+            answer = sender.send_request(request) => answer,
+            _ = poll_fn(|cx| respond.poll_reset(cx)) => return,
         };
-        send(answer, respond, write_timeout).await;
-    };
+        match answer {
+            Ok(answer) => send(answer, respond, write_timeout).await,
+            Err(_) => respond.send_reset(Reason::INTERNAL_ERROR),
+        }
+    });
     // The connection is driven for as long as the answer is sent, and dropped with it.
-    if let Either::Right((_, answered)) = select(pin!(answered), pin!(connection)).await {
-        answered.await;
+    tokio::select! {
+        biased;
+        () = &mut answered => {}
+        _ = connection => answered.await,
     }
 }
 
@@ -109,25 +110,21 @@ async fn send(answer: Response<Incoming>, mut respond: SendResponse<Bytes>, writ
     parts.version = Version::HTTP_2;
     let Ok(mut stream) = respond.send_response(Response::from_parts(parts, ()), body.is_end_stream()) else { return };
     while !body.is_end_stream() {
-        let frame = {
-            let reset = poll_fn(|cx| stream.poll_reset(cx));
-            match select(pin!(body.frame()), pin!(reset)).await {
-                Either::Left((frame, _)) => frame,
-                Either::Right(_) => return,
-            }
+        let frame = tokio::select! {
+            biased;
+            frame = body.frame() => frame,
+            _ = poll_fn(|cx| stream.poll_reset(cx)) => return,
         };
         let data = match frame {
             Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
             Some(Err(_)) => return stream.send_reset(Reason::INTERNAL_ERROR),
             None => break,
         };
-        let is_last = body.is_end_stream();
-        match timeout(write_timeout, write_body(&mut stream, data, is_last, None)).await {
-            Ok(Ok(())) if is_last => return,
+        match timeout(write_timeout, write_body(&mut stream, data, body.is_end_stream(), None)).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return,
             Err(_) => return stream.send_reset(Reason::CANCEL),
         }
     }
-    let _ = stream.send_data(Bytes::new(), true); // it may have ended with the header
+    let _ = stream.send_data(Bytes::new(), true); // fails where the last part was the end
 }

@@ -8,7 +8,6 @@ use async_trait::async_trait;
 use pingora::connectors::L4Connect;
 use pingora::protocols::l4::socket::SocketAddr;
 use pingora::protocols::l4::stream::Stream;
-use pingora::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSocketStream};
 use pingora::{Error, ErrorType, Result};
 
 use crate::edge::io::Bounded;
@@ -31,13 +30,6 @@ impl L4Connect for TlsConnector {
             Error::because(kind, "with TLS", error)
         })?;
         let transport = Transport::Right(Box::new((*opened).into()));
-        let stream = Bounded::for_one_request(transport, self.1, (Vec::new(), None, Vec::new()));
-        Ok(VirtualSocketStream::new(Box::new(stream)).into())
-    }
-}
-
-impl VirtualSocket for Bounded {
-    fn set_socket_option(&self, _: VirtualSockOpt) -> io::Result<()> {
-        Ok(())
+        Ok(Bounded::for_one_request(transport, self.1, None, Vec::new()).buffered())
     }
 }
