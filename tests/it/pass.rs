@@ -225,11 +225,8 @@ async fn events_arrive_one_by_one_and_interim_answers_and_trailers_break_nothing
     }
     upstream.say("0\r\nX-T: 1\r\n\r\n").await;
     caller.until("0\r\n\r\n").await;
-    caller.say("GET /r HTTP/1.1\r\nHost: a\r\n\r\n").await;
-    let mut upstream = origin.accept().await; // Pingora keeps no connection behind trailers
-    upstream.header().await;
-    upstream.say(OK).await;
-    caller.until("\r\n\r\nok").await;
+    caller.rest().await; // Pingora ends a connection on which a 100 was sent
+    let mut caller = Talk::to(gate.address()).await;
     for (status, fields, body) in [
         ("206", "Content-Range: bytes 1-2/9\r\nContent-Length: 2\r\n", "bc"),
         ("204", "", ""),
