@@ -93,6 +93,8 @@ class Bench:
         self.port, self.origin, self.admin = free_port(), free_port(), free_port()
         (self.folder / "haproxy-keys").write_text("\n".join(KEYS) + "\n")
         self.write_keys("keys.toml", KEYS)
+        (self.folder / "page").write_bytes(b"x" * 1024)
+        (self.folder / "large_page").write_bytes(b"x" * 100 * 1024)
         (self.folder / "body").write_text("memberID=190551803669111001")
         self.write_certificate("certificate.pem", "private_key.pem")
         both = [(self.folder / name).read_text() for name in ("certificate.pem", "private_key.pem")]
@@ -125,6 +127,8 @@ class Bench:
         if peer == "floor":
             return [self.options.examples + "/epoll_floor", f"127.0.0.1:{self.port}", *["--close"] * close,
                     *["--origin", f"127.0.0.1:{self.origin}"] * misses]
+        if peer == "pingora":
+            return [self.options.examples + "/bare_proxy", f"127.0.0.1:{self.port}", f"127.0.0.1:{self.origin}"]
         if peer in OURS:
             return [getattr(self.options, peer), "serve", "--config", self.gateway_toml("gateway.toml", tls)]
         if peer == "varnish":

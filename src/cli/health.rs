@@ -42,14 +42,26 @@ async fn ask(server: &Server, path: &str) -> io::Result<String> {
         Some(Listen::Tcp(address)) if server.tls.is_some() => {
             // The certificate names the addresses of callers.
             let tls = client_tls(None, true).map_err(io::Error::other)?.with_no_client_auth();
-            let stream = TcpStream::connect(address).await?;
+            let stream = announced(TcpStream::connect(address).await?, server).await?;
             exchange(TlsConnector::from(Arc::new(tls)).connect(ServerName::from(address.ip()), stream).await?, path)
                 .await
         }
-        Some(Listen::Tcp(address)) => exchange(TcpStream::connect(address).await?, path).await,
-        Some(Listen::Unix(socket)) => exchange(UnixStream::connect(socket).await?, path).await,
+        Some(Listen::Tcp(address)) => {
+            exchange(announced(TcpStream::connect(address).await?, server).await?, path).await
+        }
+        Some(Listen::Unix(socket)) => {
+            exchange(announced(UnixStream::connect(socket).await?, server).await?, path).await
+        }
         None => Err(io::Error::other("server.listen names no address")),
     }
+}
+
+/// With the PROXY header that `server.proxy_protocol` demands, of a connection that is passed on for nobody.
+async fn announced<S: AsyncWrite + Unpin>(mut stream: S, server: &Server) -> io::Result<S> {
+    if server.proxy_protocol {
+        stream.write_all(b"PROXY UNKNOWN\r\n").await?;
+    }
+    Ok(stream)
 }
 
 async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, path: &str) -> io::Result<String> {

@@ -67,7 +67,7 @@ pub fn cached_reads() -> impl Iterator<Item = (Operation, &'static str, Freshnes
         Kind::Read { section, ttl, stale_if_error, .. } => {
             Some((operation, section, Freshness { ttl, stale_if_error, ..Freshness::NONE }))
         }
-        Kind::Write { .. } => None,
+        Kind::Write { .. } | Kind::Pass { .. } => None,
     })
 }
 

@@ -22,6 +22,7 @@ use super::leaf::text_type;
 use super::limits::{Limits, LimitsFile};
 use super::log::Log;
 use super::origin::{Keys, KeysFile, Origin, OriginFile, OriginKind, Upstream};
+use super::pass::Pass;
 use super::problem::Faults;
 use super::secret::Source;
 use super::server::{Listen, Server};
@@ -39,6 +40,8 @@ pub(super) struct ConfigFile {
     pub answers: Answers,
     /// Where the data is: in the built-in backend or an HTTP service.
     pub origin: OriginFile,
+    /// Which requests that are no operation go on to an HTTP origin.
+    pub pass: Pass,
     /// The keys of callers.
     pub keys: KeysFile,
     /// How often a key may send requests.
@@ -62,6 +65,7 @@ impl ConfigFile {
         self.log.check(faults);
         let origin = self.origin.check(faults);
         let keys = self.keys.check(faults, self.origin.kind);
+        self.pass.check(faults, &origin.kind, &keys);
         let limits = self.limits.check(faults);
         self.admin.check(faults, &self.server);
         let cluster = self.cluster.check(faults, self.origin.kind);
@@ -72,9 +76,9 @@ impl ConfigFile {
                 faults.add("origin.upstreams", "names an address of `server.listen`, so this server would ask itself");
             }
         }
-        let ConfigFile { server, answers, cache, admin, log, .. } = self.clone();
+        let ConfigFile { server, answers, pass, cache, admin, log, .. } = self.clone();
         // The hash is made once the values are known to be valid.
-        Config { server, answers, origin, keys, limits, cache, admin, log, cluster, hash: ConfigHash::default() }
+        Config { server, answers, origin, pass, keys, limits, cache, admin, log, cluster, hash: ConfigHash::default() }
     }
 }
 
@@ -153,6 +157,7 @@ pub struct Config {
     pub server: Server,
     pub answers: Answers,
     pub origin: Origin,
+    pub pass: Pass,
     pub keys: Keys,
     pub limits: Limits,
     pub cache: Cache,

@@ -66,7 +66,7 @@ section! {
         pub list: Vec<Upstream> = Vec::new(),
         /// The Host sent upstream, and the name that an https upstream's certificate must be for; the upstream's own where
         /// it is not given.
-        host: Option<String> = None,
+        pub host: Option<String> = None,
         /// For a connection to an upstream to be opened, TLS included.
         #[serde(with = "Timeout")]
         pub connect_timeout: Duration = Duration::from_secs(1),

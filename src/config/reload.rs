@@ -33,9 +33,11 @@ impl Config {
         kept.keep("origin.store", &self.origin.store, &mut next.origin.store);
         if discriminant(&self.origin.kind) != discriminant(&next.origin.kind) {
             kept.keep("origin.kind", &self.origin.kind, &mut next.origin.kind);
+            next.pass.clone_from(&self.pass); // it was judged with that kind
         }
         if discriminant(&self.keys) != discriminant(&next.keys) {
             kept.keep("keys.source", &self.keys, &mut next.keys);
+            next.pass.clone_from(&self.pass); // it was judged with that source
         }
         if next.limits.counts_days() && !has_store {
             kept.keep("limits", &self.limits, &mut next.limits);
@@ -49,11 +51,12 @@ impl Config {
         (next.log.decisions, next.log.decisions_max_size) = record;
         kept.keep("cluster", &self.cluster, &mut next.cluster);
         // `keep` gave `admin` and `cluster` their values in force, and a hash is no value.
-        let Config { server, answers, origin, keys, limits, cache, admin: _, log, cluster: _, hash: _ } = self;
+        let Config { server, answers, origin, pass, keys, limits, cache, admin: _, log, cluster: _, hash: _ } = self;
         let sections = [
             ("server", *server != next.server),
             ("answers", *answers != next.answers),
             ("origin", *origin != next.origin),
+            ("pass", *pass != next.pass),
             ("keys", *keys != next.keys),
             ("limits", *limits != next.limits),
             ("cache", *cache != next.cache),

@@ -82,6 +82,9 @@ section! {
         /// CIDRs of proxies whose X-Forwarded-For, read right to left, and X-Request-Id are used.
         #[schemars(with = "Vec<String>", extend("items" = { "type": "string", "format": "cidr" }))]
         pub trusted_proxies: Vec<IpNet> = Vec::new(),
+        /// Whether connections of `trusted_proxies` begin with a PROXY header (version 1 or 2), which names the caller's
+        /// address; others are closed.
+        pub proxy_protocol: bool = false,
         /// Answers GET with 200 `ok`, 503 while draining; outside base_path; "" turns it off.
         pub health_path: String = "/healthz".to_owned(),
         /// HTTP/1.1 and HTTP/2 over TLS on every TCP address; reloaded when the files change.
@@ -119,6 +122,10 @@ impl Server {
         if self.trusted_proxies.iter().any(|net| net.prefix_len() == 0) {
             let text = "trusts every address, so each caller can name any client; name the proxies alone";
             faults.warn("server.trusted_proxies", text);
+        }
+        if self.proxy_protocol && self.trusted_proxies.is_empty() && !faults.has("server.trusted_proxies") {
+            let why = "needs `server.trusted_proxies`, since the connections of all others are closed";
+            faults.add("server.proxy_protocol", why);
         }
         if !self.listen.is_empty() && self.tls.is_some() && self.listen.iter().all(|l| matches!(l, Listen::Unix(_))) {
             faults.add("server.tls", "needs a TCP address in `server.listen`; Unix sockets have no TLS");

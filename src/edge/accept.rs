@@ -1,5 +1,5 @@
-//! Serves one accepted connection to its end: first a permit of the connection limiter, then the TLS handshake, then
-//! HTTP/1.1 or HTTP/2. The permit comes first and the handshake is within `header_timeout` from the accept, so that
+//! Serves one accepted connection to its end: first a permit of the connection limiter, then the PROXY header where there
+//! is one, then the TLS handshake, then HTTP/1.1 or HTTP/2. The permit comes first and the handshake is within `header_timeout` from the accept, so that
 //! connections which never finish a handshake are bounded in number and in time. `server` calls it for each connection.
 
 use std::net::IpAddr;
@@ -20,26 +20,47 @@ const KERNEL_TIMES: u32 = 4;
 /// Who connected, and when.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer {
-    /// `None`: over a Unix socket.
+    /// Where a PROXY header named another one, that. `None`: over a Unix socket.
     pub(super) address: Option<IpAddr>,
     pub(super) accepted_at: Instant,
 }
 
 impl Edge {
     /// `address`: the peer's; `None` over a Unix socket.
-    pub(super) async fn serve(&self, socket: Socket, address: Option<IpAddr>, stop: ShutdownWatch) {
-        let peer = Peer { address, accepted_at: Instant::now() };
-        let Some(_permit) = self.connections.acquire(address) else { return };
+    pub(super) async fn serve(&self, mut socket: Socket, address: Option<IpAddr>, stop: ShutdownWatch) {
+        let mut peer = Peer { address, accepted_at: Instant::now() };
+        let (header_timeout, write_timeout, has_header) = {
+            let state = self.gateway.state();
+            let server = &state.config.server;
+            (server.header_timeout, server.write_timeout, server.proxy_protocol)
+        };
+        // Where a proxy says whose a connection is, it counts as that caller's.
+        let Some(mut permit) = self.connections.acquire(address.filter(|_| !has_header)) else { return };
         let mut closes_idle = self.closes_idle.subscribe();
         let over = async {
             // An error means that the server is gone, which is an end as well.
             let _ = closes_idle.wait_for(|closes| *closes).await;
         };
         tokio::pin!(over);
-        let (header_timeout, write_timeout) = {
-            let state = self.gateway.state();
-            (state.config.server.header_timeout, state.config.server.write_timeout)
-        };
+        if has_header {
+            let caller = tokio::select! {
+                biased;
+                // Boxed, so that a connection without it needs no memory for it.
+                caller = Box::pin(self.proxied(&mut socket, &peer)) => caller,
+                () = &mut over => return,
+            };
+            peer.address = match caller {
+                Ok(caller) => caller,
+                Err(why) => {
+                    self.connections.count_unproxied();
+                    return tracing::warn!(%why, peer = ?address, "closed a connection: server.proxy_protocol");
+                }
+            };
+            drop(permit);
+            let Some(of_caller) = self.connections.acquire(peer.address) else { return };
+            permit = of_caller;
+        }
+        let _permit = permit;
         let transport = match (socket, &self.tls) {
             (Socket::Left(socket), Some(tls)) => {
                 // Boxed, so that a plain connection needs no memory for it.

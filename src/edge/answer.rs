@@ -33,6 +33,8 @@ pub(super) enum Content {
     Reply(Reply),
     /// To a browser that asks whether its page may call.
     Preflight(RequestDetails),
+    /// An upstream's, with this status.
+    Passed(u16, RequestDetails),
     /// To a health check.
     Health {
         draining: bool,
@@ -45,6 +47,7 @@ impl Content {
         match self {
             Content::Health { draining: true } => 503,
             Content::Preflight(_) => 204,
+            Content::Passed(status, _) => *status,
             Content::Reply(Reply { answer: Err(fault), .. }) if config.answers.error_status != ErrorStatus::Ok => {
                 fault.status()
             }
@@ -101,7 +104,7 @@ impl Answer<'_> {
     fn status_and_text(&self, config: &Config) -> (StatusCode, Cow<'_, Arc<str>>) {
         let text = match &self.content {
             Content::Health { draining } => Cow::Owned(if *draining { "draining" } else { "ok" }.into()),
-            Content::Preflight(_) => Cow::Owned("".into()),
+            Content::Preflight(_) | Content::Passed(..) => Cow::Owned("".into()),
             Content::Reply(Reply { answer: Ok(text), .. }) => Cow::Borrowed(text),
             Content::Reply(Reply { answer: Err(fault), .. }) => Cow::Owned(fault.line(&config.answers.wording).into()),
         };
@@ -123,7 +126,7 @@ impl Answer<'_> {
         match &self.content {
             Content::Reply(reply) => add_reply_fields(config, reply, to),
             Content::Preflight(details) => add_preflight_fields(config, &details.id, to),
-            Content::Health { .. } => {}
+            Content::Health { .. } | Content::Passed(..) => {}
         }
         if let Some(origin) = self.allow_origin {
             to.add_bytes("Access-Control-Allow-Origin", origin.as_bytes());
@@ -239,6 +242,7 @@ fn write_cache_status(cache: CacheStatus, out: &mut Vec<u8>) {
         CacheStatus::Collapsed => b"guildgate; fwd=miss; collapsed",
         CacheStatus::Method => b"guildgate; fwd=method",
         CacheStatus::Refused => b"guildgate; detail=refused",
+        CacheStatus::Bypass => b"guildgate; fwd=bypass",
     };
     out.extend_from_slice(value);
 }

@@ -10,10 +10,11 @@ use std::sync::atomic::Ordering;
 use tokio::time::Instant;
 
 use super::answer::{Answer, Content};
+use super::pass::{Passed, is_passed};
 use super::request::RequestFields;
 use super::{Edge, proxies};
 use crate::config::Config;
-use crate::gateway::{Body, CacheStatus, Reply, RequestDetails, RequestHeader, State};
+use crate::gateway::{Body, CacheStatus, Gateway, Reply, RequestDetails, RequestHeader, State};
 use crate::keys::InFlightSlot;
 use crate::model::Limit;
 use crate::telemetry::AccessLine;
@@ -39,7 +40,7 @@ pub(super) struct ReceivedRequest<'h> {
 }
 
 impl Edge {
-    /// Answers a request and reports its end. If `disconnected` completes first, the request releases its key's slot in
+    /// Answers a request and reports its end; the error: it is to be passed on. If `disconnected` completes first, the request releases its key's slot in
     /// flight and continues to its end: other callers may wait for the same answer from the origin, and a write must not
     /// be left half done.
     pub(super) async fn answer<'s>(
@@ -48,19 +49,20 @@ impl Edge {
         request: &ReceivedRequest<'_>,
         body: &mut impl Body,
         disconnected: impl Future<Output = ()>,
-    ) -> Answer<'s> {
+    ) -> Result<Answer<'s>, Box<Passed>> {
         let config = &state.config;
         let origin = request.fields.and_then(|(fields, _)| fields.origin);
         let allow_origin = origin.and_then(|origin| config.answers.allow_origin(origin));
         if config.server.is_health(request.method, request.path) {
             let content = Content::Health { draining: self.health_fails.load(Ordering::Relaxed) };
             let nobody = [0; 4].into(); // health checks are not logged
-            return self.finished(config, content, allow_origin, nobody, request.arrived);
+            return Ok(finished(&self.gateway, config, content, allow_origin, (nobody, request.arrived)));
         }
         let Some((fields, content_length)) = request.fields else {
-            return self.refuse(config, Fault::Malformed, request.peer, request.arrived);
+            return Ok(self.refuse(config, Fault::Malformed, request.peer, request.arrived));
         };
         let client = proxies::client(request.peer, &fields.forwarded_for, &config.server.trusted_proxies);
+        let finished = |content| Ok(finished(&self.gateway, config, content, allow_origin, (client, request.arrived)));
         let id = fields.request_id.and_then(RequestId::from_proxy).unwrap_or_else(RequestId::random);
         if allow_origin.is_some()
             && request.method == b"OPTIONS"
@@ -68,7 +70,7 @@ impl Edge {
             && let Some(operation) = Operation::at(request.path, &config.server.base_path)
         {
             let details = RequestDetails { id, operation: Some(operation), ..RequestDetails::default() };
-            return self.finished(config, Content::Preflight(details), allow_origin, client, request.arrived);
+            return finished(Content::Preflight(details));
         }
         let in_flight = InFlightSlot::default();
         let trace = fields.trace;
@@ -87,6 +89,20 @@ impl Edge {
             id,
             in_flight: &in_flight,
         };
+        if is_passed(config, request.path) {
+            let mut details = RequestDetails { id, ..RequestDetails::default() };
+            let admitted = match request.method {
+                b"CONNECT" => Err(Fault::MethodNotPost),
+                _ => Box::pin(self.gateway.pass(state, &header, &mut details)).await,
+            };
+            let mut passage = match admitted {
+                Ok(passage) => passage,
+                Err(fault) => return finished(Content::Reply(Reply { answer: Err(fault), details })),
+            };
+            passage.hold(in_flight);
+            let is_proxied = proxies::is_trusted(request.peer, &config.server.trusted_proxies);
+            return Err(Passed::new(passage, details, (request, client, is_proxied)));
+        }
         let mut handling = pin!(self.gateway.handle(state, &header, body));
         let reply = tokio::select! {
             biased;
@@ -96,7 +112,7 @@ impl Edge {
                 handling.await
             }
         };
-        self.finished(config, Content::Reply(reply), allow_origin, client, request.arrived)
+        finished(Content::Reply(reply))
     }
 
     /// Starts the span of a request, if it is sampled.
@@ -133,50 +149,49 @@ impl Edge {
     ) -> Answer<'static> {
         let details = RequestDetails { id: RequestId::random(), ..RequestDetails::default() };
         let content = Content::Reply(Reply { answer: Err(fault), details });
-        self.finished(config, content, None, proxies::client(peer, &[], &[]), arrived)
+        finished(&self.gateway, config, content, None, (proxies::client(peer, &[], &[]), arrived))
     }
+}
 
-    /// Reports the end of a request, which is now.
-    fn finished<'s>(
-        &self,
-        config: &Config,
-        content: Content,
-        allow_origin: Option<&'s str>,
-        client: IpAddr,
-        arrived: Instant,
-    ) -> Answer<'s> {
-        // Read once for all that is done with the answer.
-        let (at, unix_ms) = (Instant::now(), self.gateway.clock().unix_ms());
-        let (details, code) = match &content {
-            Content::Reply(reply) => (&reply.details, reply.answer.as_ref().err().map(|fault| fault.code())),
-            Content::Preflight(details) => (details, None),
-            Content::Health { .. } => return Answer { content, allow_origin, at, unix_ms },
-        };
-        let upstream = details.upstream.as_ref();
-        let outcome = AccessLine {
-            unix_ms,
-            client,
-            operation: details.operation,
-            status: content.status(config),
-            code,
-            key: details.key.as_ref().map(|key| key.id.clone()),
-            cache: details.cache.map(CacheStatus::kind),
-            over_limit: details
-                .over_limit
-                .map(Limit::name)
-                .or(details.over_strangers.then_some("strangers"))
-                .map(Into::into),
-            over_candidate: details.over_candidate,
-            took: at.duration_since(arrived),
-            id: details.id,
-            tier: details.key.as_ref().map(|key| key.tier_in_force.clone()),
-            upstream: upstream.map(|upstream| upstream.name.clone()),
-            upstream_us: upstream.map(|upstream| upstream.took_us),
-            upstream_error: upstream.and_then(|upstream| upstream.error.clone()),
-            config: config.hash,
-            span: details.span.clone(),
-        };
-        self.gateway.finished(details, at.into_std(), outcome);
-        Answer { content, allow_origin, at, unix_ms }
-    }
+/// Reports the end of a request, which is now.
+pub(super) fn finished<'s>(
+    gateway: &Gateway,
+    config: &Config,
+    content: Content,
+    allow_origin: Option<&'s str>,
+    (client, arrived): (IpAddr, Instant),
+) -> Answer<'s> {
+    // Read once for all that is done with the answer.
+    let (at, unix_ms) = (Instant::now(), gateway.clock().unix_ms());
+    let (details, code) = match &content {
+        Content::Reply(reply) => (&reply.details, reply.answer.as_ref().err().map(|fault| fault.code())),
+        Content::Preflight(details) | Content::Passed(_, details) => (details, None),
+        Content::Health { .. } => return Answer { content, allow_origin, at, unix_ms },
+    };
+    let upstream = details.upstream.as_ref();
+    let outcome = AccessLine {
+        unix_ms,
+        client,
+        operation: details.operation,
+        status: content.status(config),
+        code,
+        key: details.key.as_ref().map(|key| key.id.clone()),
+        cache: details.cache.map(CacheStatus::kind),
+        over_limit: details
+            .over_limit
+            .map(Limit::name)
+            .or(details.over_strangers.then_some("strangers"))
+            .map(Into::into),
+        over_candidate: details.over_candidate,
+        took: at.duration_since(arrived),
+        id: details.id,
+        tier: details.key.as_ref().map(|key| key.tier_in_force.clone()),
+        upstream: upstream.map(|upstream| upstream.name.clone()),
+        upstream_us: upstream.map(|upstream| upstream.took_us),
+        upstream_error: upstream.and_then(|upstream| upstream.error.clone()),
+        config: config.hash,
+        span: details.span.clone(),
+    };
+    gateway.finished(details, at.into_std(), outcome);
+    Answer { content, allow_origin, at, unix_ms }
 }

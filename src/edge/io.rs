@@ -5,13 +5,21 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use pingora::protocols::l4::stream::Stream;
+use pingora::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSocketStream};
+use pingora::protocols::raw_connect::ProxyDigest;
+use pingora::protocols::{
+    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, TimingDigest, UniqueID,
+    UniqueIDType,
+};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use super::timed_stream::WRITE_PART;
@@ -42,20 +50,61 @@ struct Inner {
     stalled: Option<Pin<Box<Sleep>>>,
     /// Bytes that the peer took meanwhile.
     taken: usize,
+    /// Where the transport is lent for one request.
+    lent: Option<Lent>,
 }
+
+/// What of the connection belongs to one request.
+#[derive(Debug)]
+struct Lent {
+    /// Bytes of the request that are still to come; `None`: nobody knows.
+    to_come: Option<u64>,
+    /// What came behind it.
+    surplus: Vec<u8>,
+}
+
+/// Bytes that may come behind a request that is under way. They are read so that the peer's end is seen.
+const MAX_SURPLUS: usize = 16 * 1024;
 
 impl Bounded {
     pub(super) fn new(transport: Transport, server: &Server) -> Self {
         let largest_request = server.max_header.saturating_add(server.max_body);
+        let max_unanswered = largest_request.saturating_mul(REQUESTS_UNANSWERED).max(MIN_UNANSWERED);
+        Bounded::with(transport, server.write_timeout, max_unanswered, None)
+    }
+
+    /// Lends an HTTP/1.1 connection for one request, of which so many bytes are still to come, and behind which `surplus` has.
+    /// Whoever reads gets the bytes of that request and no others.
+    pub(super) fn for_one_request(
+        transport: Transport,
+        write_timeout: Duration,
+        to_come: Option<u64>,
+        surplus: Vec<u8>,
+    ) -> Self {
+        Bounded::with(transport, write_timeout, usize::MAX, Some(Lent { to_come, surplus }))
+    }
+
+    /// The same under Pingora's buffers.
+    pub(super) fn buffered(&self) -> Stream {
+        VirtualSocketStream::new(Box::new(self.clone())).into()
+    }
+
+    fn with(transport: Transport, write_timeout: Duration, max_unanswered: usize, lent: Option<Lent>) -> Self {
         Bounded(Arc::new(Mutex::new(Inner {
             transport: Some(transport),
             unanswered: 0,
-            max_unanswered: largest_request.saturating_mul(REQUESTS_UNANSWERED).max(MIN_UNANSWERED),
+            max_unanswered,
             is_half_closed: false,
-            write_timeout: server.write_timeout,
+            write_timeout,
             stalled: None,
             taken: 0,
+            lent,
         })))
+    }
+
+    /// What came behind that request.
+    pub(super) fn take_surplus(&self) -> Vec<u8> {
+        self.0.lock().lent.take().map(|lent| lent.surplus).unwrap_or_default()
     }
 
     /// Records that an answer was sent, or that a request took bytes of its body.
@@ -87,6 +136,26 @@ impl Inner {
 
     fn transport(&mut self) -> io::Result<Pin<&mut Transport>> {
         self.transport.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// Reads bytes of the one request. Once it has all of them, it waits, until the peer ends the connection.
+    fn read_lent(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let (Some(transport), Some(lent)) = (&mut self.transport, &mut self.lent) else {
+            return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+        };
+        let Some(to_come) = &mut lent.to_come else { return Pin::new(transport).poll_read(cx, buffer) };
+        if *to_come > 0 {
+            let before = buffer.filled().len();
+            ready!(Pin::new(&mut transport.take(*to_come)).poll_read(cx, buffer))?;
+            *to_come -= (buffer.filled().len() - before) as u64;
+            return Poll::Ready(Ok(()));
+        }
+        while lent.surplus.len() < MAX_SURPLUS {
+            if ready!(pin!(transport.read_buf(&mut lent.surplus)).poll(cx))? == 0 {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        Poll::Pending
     }
 
     /// The outcome of a write or flush, after which the peer has taken `taken` bytes more. It has `write_timeout` for
@@ -123,6 +192,9 @@ impl Inner {
 impl AsyncRead for Bounded {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let inner = &mut *self.0.lock();
+        if inner.lent.is_some() {
+            return inner.read_lent(cx, buffer);
+        }
         if inner.is_flooded() || inner.is_half_closed {
             return Poll::Pending; // `http2` ends the connection
         }
@@ -158,3 +230,46 @@ impl AsyncWrite for Bounded {
         self.0.lock().transport()?.poll_shutdown(cx)
     }
 }
+
+// What else Pingora asks of a transport: the rest of this module. It reports what is known here of the connection, which is
+// nothing, and Pingora uses none of it for HTTP/2.
+
+#[async_trait]
+impl Shutdown for Bounded {
+    async fn shutdown(&mut self) {
+        let _ = AsyncWriteExt::shutdown(self).await; // the peer may be gone
+    }
+}
+
+impl UniqueID for Bounded {
+    fn id(&self) -> UniqueIDType {
+        0
+    }
+}
+
+impl GetTimingDigest for Bounded {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        Vec::new()
+    }
+}
+
+impl GetProxyDigest for Bounded {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        None
+    }
+}
+
+impl GetSocketDigest for Bounded {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        None
+    }
+}
+
+impl VirtualSocket for Bounded {
+    fn set_socket_option(&self, _: VirtualSockOpt) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Ssl for Bounded {}
+impl Peek for Bounded {}

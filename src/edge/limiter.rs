@@ -19,6 +19,8 @@ pub(super) struct ConnectionLimiter {
     max_per_address: usize,
     open: Mutex<Open>,
     refused: AtomicU64,
+    /// Connections that were closed because of their PROXY header.
+    unproxied: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -36,7 +38,13 @@ pub(super) struct ConnectionPermit {
 
 impl ConnectionLimiter {
     pub(super) fn new(max: usize, max_per_address: usize) -> Self {
-        ConnectionLimiter { max, max_per_address, open: Mutex::default(), refused: AtomicU64::new(0) }
+        ConnectionLimiter {
+            max,
+            max_per_address,
+            open: Mutex::default(),
+            refused: AtomicU64::new(0),
+            unproxied: AtomicU64::new(0),
+        }
     }
 
     /// A permit for a connection from `address` (`None`: over a Unix socket), if the limits allow one more.
@@ -67,6 +75,16 @@ impl ConnectionLimiter {
     /// How many connections were closed at accept.
     pub(super) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Counts one that is closed because of its PROXY header.
+    pub(super) fn count_unproxied(&self) {
+        self.unproxied.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many connections were closed because of their PROXY header.
+    pub(super) fn unproxied(&self) -> u64 {
+        self.unproxied.load(Ordering::Relaxed)
     }
 }
 

@@ -12,7 +12,9 @@ mod io;
 mod limiter;
 mod listener;
 mod metrics;
+mod pass;
 mod proxies;
+mod proxy_protocol;
 mod request;
 mod server;
 mod timed_stream;
@@ -38,6 +40,7 @@ use limiter::ConnectionLimiter;
 pub struct Edge {
     gateway: Arc<Gateway>,
     connections: Arc<ConnectionLimiter>,
+    proxy: pass::Proxy,
     /// The TLS of the TCP listeners; `None`: plain HTTP/1.1, which Unix sockets always speak.
     tls: Option<Arc<Tls>>,
     /// Whether the health path answers 503, because nobody will serve these addresses any more. In a hand-over it does not:
@@ -55,6 +58,7 @@ impl Edge {
             ConnectionLimiter::new(max_connections.min(server.max_connections), server.max_connections_per_address)
         };
         Edge {
+            proxy: pass::Proxy::new(gateway.clone()),
             gateway,
             connections: Arc::new(connections),
             tls,

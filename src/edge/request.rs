@@ -20,6 +20,7 @@ pub(super) struct RequestFields<'b> {
     pub(super) request_id: Option<&'b [u8]>,
     pub(super) trace: TraceContext<'b>,
     pub(super) expect_continue: bool,
+    pub(super) upgrade: bool,
     /// The page that sends it, where a browser does.
     pub(super) origin: Option<&'b [u8]>,
     /// It has an `Access-Control-Request-Method`, so it may be a preflight.
@@ -42,6 +43,7 @@ impl<'b> RequestFields<'b> {
                 4 if is("host") => known.repeated |= known.host.replace(value).is_some(),
                 6 if is("expect") => known.expect_continue |= value.eq_ignore_ascii_case(b"100-continue"),
                 6 if is("origin") => once(&mut known.origin, value),
+                7 if is("upgrade") => known.upgrade = true,
                 10 if is("connection") => {
                     for token in value.split(|b| *b == b',').map(<[u8]>::trim_ascii) {
                         known.close |= token.eq_ignore_ascii_case(b"close");

@@ -42,6 +42,10 @@ impl TimedStream {
         TimedStream { transport, timer: None, write_timeout, has_failed: false }
     }
 
+    pub(super) fn into_parts(self) -> (Transport, Duration) {
+        (self.transport, self.write_timeout)
+    }
+
     /// Reads what has come, at most `limit` bytes, and waits for it until `deadline`; 0 is the peer's end. While it waits, an
     /// empty buffer has no memory.
     pub(super) async fn read(&mut self, buffer: &mut Vec<u8>, limit: u64, deadline: Instant) -> io::Result<usize> {

@@ -78,7 +78,7 @@ impl Tls {
             return Ok(Transport::Left(Socket::Left(socket)));
         }
         let handshake = self.handshakes.spawn(self.acceptor.accept(socket));
-        Ok(Transport::Right(Box::new(AbortOnDropHandle::new(handshake).await??)))
+        Ok(Transport::Right(Box::new(AbortOnDropHandle::new(handshake).await??.into())))
     }
 
     /// When the certificate for new connections expires, in Unix seconds; `None` where that cannot be parsed.

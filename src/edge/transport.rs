@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::net::{TcpStream, UnixStream};
-use tokio_rustls::server::TlsStream;
+use tokio_rustls::TlsStream;
 use tokio_util::either::Either;
 
 use super::tls::HTTP_2;

@@ -2,6 +2,7 @@
 //! from memory nor keeps anything, so that neither has to know of the other's writes (guarantee 2). `process/handover`
 //! says when.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ pub(super) struct Writes {
 
 /// A write under way, until it is dropped.
 #[derive(Debug)]
-pub(super) struct CountedWrite<'a>(&'a Writes);
+pub(super) struct CountedWrite(Arc<Writes>);
 
 impl Gateway {
     /// Another process may serve from now on: until [`Gateway::alone`] nothing is answered from memory, and nothing is
@@ -60,13 +61,13 @@ impl Gateway {
 
 impl Writes {
     /// Counts a write, from before it waits for anything; `None`: none may begin here any more.
-    pub(super) fn begin(&self) -> Option<CountedWrite<'_>> {
-        let write = CountedWrite(self);
+    pub(super) fn begin(self: &Arc<Self>) -> Option<CountedWrite> {
+        let write = CountedWrite(self.clone());
         (self.count.fetch_add(1, Ordering::SeqCst) & CLOSED == 0).then_some(write)
     }
 }
 
-impl Drop for CountedWrite<'_> {
+impl Drop for CountedWrite {
     fn drop(&mut self) {
         self.0.count.fetch_sub(1, Ordering::SeqCst);
         self.0.ended.notify_one();

@@ -6,6 +6,7 @@ mod alone;
 mod caller;
 mod key_source;
 mod metrics;
+mod pass;
 mod peers;
 mod purge;
 mod read;
@@ -44,6 +45,7 @@ use crate::telemetry::{AccessLine, Observer};
 use crate::wire::{Fault, Form, Operation, Request, RequestId, TraceContext, is_form_type};
 
 pub use key_source::{KeyFile, KeyList, KeySource};
+pub use pass::Passage;
 pub use peers::Peers;
 pub use reload::NewKeys;
 pub use reply::{CacheStatus, Reply, RequestDetails};
@@ -70,7 +72,7 @@ pub struct Gateway {
     day_resets: Mutex<Vec<KeyId>>,
     /// Held while the use of keys is written to the store.
     usage_lock: tokio::sync::Mutex<()>,
-    writes: Writes,
+    writes: Arc<Writes>,
 }
 
 /// A request's header, as far as the rules need it. The edge has checked its framing.
@@ -116,7 +118,7 @@ impl Gateway {
             feed: Freshness::not_followed(),
             day_resets: Mutex::default(),
             usage_lock: tokio::sync::Mutex::default(),
-            writes: Writes::default(),
+            writes: Arc::default(),
         }
     }
 

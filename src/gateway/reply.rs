@@ -77,12 +77,18 @@ pub enum CacheStatus {
     Method,
     /// The request was refused before the cache was looked up.
     Refused,
+    /// The request is no operation and is passed on.
+    Bypass,
 }
 
 impl CacheStatus {
     /// The status of a request that is refused between its scope and the operation itself.
     pub(super) fn before(operation: Operation) -> Self {
-        if operation.is_write() { CacheStatus::Method } else { CacheStatus::Refused }
+        match operation {
+            Operation::Pass | Operation::PassWrite => CacheStatus::Bypass,
+            _ if operation.is_write() => CacheStatus::Method,
+            _ => CacheStatus::Refused,
+        }
     }
 
     /// The same without times, for the access log and the metrics.
@@ -96,6 +102,7 @@ impl CacheStatus {
             CacheStatus::Collapsed => CacheUse::Collapsed,
             CacheStatus::Method => CacheUse::Write,
             CacheStatus::Refused => CacheUse::Refused,
+            CacheStatus::Bypass => CacheUse::Bypass,
         }
     }
 }

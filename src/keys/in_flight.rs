@@ -47,7 +47,20 @@ pub struct InFlightGuard<'s> {
     others: u32,
 }
 
+impl Drop for InFlightSlot {
+    fn drop(&mut self) {
+        if *self.state.get_mut() == TAKEN {
+            self.release();
+        }
+    }
+}
+
 impl InFlightGuard<'_> {
+    /// Leaves the request in flight until its slot is released or dropped.
+    pub fn leave(self) {
+        std::mem::forget(self);
+    }
+
     pub fn key(&self) -> &Arc<Key> {
         self.key
     }

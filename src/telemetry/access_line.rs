@@ -86,17 +86,28 @@ pub enum CacheUse {
     Write,
     /// The request was refused before the cache was looked up.
     Refused,
+    /// The request is no operation and was passed on.
+    Bypass,
 }
 
 impl CacheUse {
     /// All of them, in the order of their [`CacheUse::index`].
-    pub const ALL: [CacheUse; 8] = {
+    pub const ALL: [CacheUse; 9] = {
         use CacheUse::*;
-        [Hit, StaleWhileRevalidate, StaleIfError, Stale, Miss, Collapsed, Write, Refused]
+        [Hit, StaleWhileRevalidate, StaleIfError, Stale, Miss, Collapsed, Write, Refused, Bypass]
     };
 
-    const NAMES: [&str; 8] =
-        ["hit", "stale-while-revalidate", "stale-if-error", "stale", "miss", "collapsed", "method", "refused"];
+    const NAMES: [&str; 9] = [
+        "hit",
+        "stale-while-revalidate",
+        "stale-if-error",
+        "stale",
+        "miss",
+        "collapsed",
+        "method",
+        "refused",
+        "bypass",
+    ];
 
     pub const fn index(self) -> usize {
         self as usize

@@ -167,6 +167,7 @@ impl Explanation {
             }
             CacheUse::Write => "It was a write, which the cache never answers.",
             CacheUse::Refused => "It was refused before the cache was looked up.",
+            CacheUse::Bypass => "It is no operation, so it is passed on and its answer is never kept.",
         };
         Some(said.to_owned())
     }

@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use self::Operation::{GetPoints, GetReviews, GetWarns, SetPoints};
+use self::Operation::{GetPoints, GetReviews, GetWarns, Pass, PassWrite, SetPoints};
 use serde::{Deserialize, Serialize};
 
 use crate::model::{MemberId, NoteKind, REVIEW, Scope, WARN};
 
-/// An operation: the number of its row. Logs have its name.
+/// An operation: the number of its row. Logs have its name. What is passed on counts as two more, which no path names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Operation {
@@ -18,6 +18,10 @@ pub enum Operation {
     SetPoints,
     GetWarns,
     GetReviews,
+    /// A request that is no operation and goes on to an upstream as it came.
+    Pass,
+    /// The same with a method that may change something there.
+    PassWrite,
 }
 
 /// One row of the table.
@@ -60,6 +64,8 @@ pub enum Kind {
         /// The reads whose cached answers about the member it invalidates.
         invalidates: &'static [Operation],
     },
+    /// It goes on as it came.
+    Pass { is_write: bool },
 }
 
 /// What the built-in backend reads.
@@ -71,7 +77,7 @@ pub enum Source {
 
 /// The table, in the contract's order. The decision record stores the number of a row, so new rows are added at the
 /// end.
-static TABLE: [Row; Operation::COUNT] = [
+static TABLE: [Row; Operation::COUNT + 2] = [
     read(GetPoints, "getPoints", Answer::Number, "points", (30, 600), Source::Points),
     Row {
         operation: SetPoints,
@@ -83,6 +89,8 @@ static TABLE: [Row; Operation::COUNT] = [
     },
     read(GetWarns, "getWarns", Answer::Map { expires: true }, "warns", (60, 0), Source::Notes(&WARN)),
     read(GetReviews, "getReviews", Answer::Map { expires: false }, "reviews", (300, 0), Source::Notes(&REVIEW)),
+    pass(Pass, Scope::Read, false),
+    pass(PassWrite, Scope::Write, true),
 ];
 
 /// A read about a member, with `ttl` and `stale_if_error` in seconds.
@@ -99,12 +107,16 @@ const fn read(
     Row { operation, name, params: &[Param::MemberId], scope: Scope::Read, answer, kind }
 }
 
+const fn pass(operation: Operation, scope: Scope, is_write: bool) -> Row {
+    Row { operation, name: "pass", params: &[], scope, answer: Answer::Line, kind: Kind::Pass { is_write } }
+}
+
 impl Operation {
-    /// How many there are. A number, because in an optimized build the compiler finds a cycle where a length in a type
+    /// How many there are that paths name. A number, because in an optimized build the compiler finds a cycle where a length in a type
     /// comes from the table.
     pub const COUNT: usize = 4;
 
-    /// All operations, in the order of their [`Operation::index`].
+    /// All that paths name, in the order of their [`Operation::index`].
     pub const ALL: [Operation; Operation::COUNT] = [GetPoints, SetPoints, GetWarns, GetReviews];
 
     /// The number of its row.
@@ -123,21 +135,21 @@ impl Operation {
 
     /// Whether it changes anything at the origin.
     pub fn is_write(self) -> bool {
-        matches!(self.row().kind, Kind::Write { .. })
+        matches!(self.row().kind, Kind::Write { .. } | Kind::Pass { is_write: true })
     }
 
     /// The reads whose cached answers about the member it invalidates; none if it is a read itself.
     pub fn invalidates(self) -> &'static [Operation] {
         match self.row().kind {
             Kind::Write { invalidates } => invalidates,
-            Kind::Read { .. } => &[],
+            Kind::Read { .. } | Kind::Pass { .. } => &[],
         }
     }
 
     /// The operation at `path`, compared byte for byte: `base_path`, a slash, the name.
     pub fn at(path: &[u8], base_path: &str) -> Option<Operation> {
         let name = path.strip_prefix(base_path.as_bytes())?.strip_prefix(b"/")?;
-        TABLE.iter().find(|row| row.name.as_bytes() == name).map(|row| row.operation)
+        TABLE[..Operation::COUNT].iter().find(|row| row.name.as_bytes() == name).map(|row| row.operation)
     }
 }
 

@@ -73,7 +73,7 @@ async fn an_origin_that_answers_as_the_contract_says_is_not_noticed_and_its_key_
         assert!(!ran.stderr.contains(KEY) && !ran.stderr.contains(key), "{ran:?}");
     }
     run(&url, "a wrong key", &[]).failed(1).names(&["the origin refuses the key (status 401, "]);
-    run("ftp://x", KEY, &[]).failed(2).names(&["--origin cannot be used"]);
+    run("ftp://x", KEY, &[]).failed(2).names(&["--origin or --path cannot be used"]);
 
     // Refusals with status 200 are alike once the configuration says so.
     let gate = TestGateway::builder().key("bot").points("7", 3).set("answers.error_status", r#""ok""#).start().await;

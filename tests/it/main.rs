@@ -20,6 +20,9 @@ mod otlp;
 
 mod origin_at_its_worst;
 mod origin_places;
+mod pass;
+mod pass_bounds;
+mod pass_keys;
 mod upstream_health;
 mod upstream_tls;
 mod upstreams;
@@ -82,6 +85,8 @@ mod admin_start;
 mod dashboard_access;
 mod dashboard_browser;
 mod dashboard_pages;
+mod pass_browser;
+mod proxy_protocol;
 mod secrets;
 mod serving;
 mod serving_drain_delay;

@@ -14,6 +14,8 @@ pub(super) struct Case {
     pub(super) method: &'static str,
     /// After the upstream's path and a slash.
     pub(super) target: &'static str,
+    /// Instead of both, for what is no operation.
+    pub(super) path: Option<String>,
     /// The `Authorization` fields.
     pub(super) key: &'static [&'static str],
     /// Empty: none.
@@ -48,6 +50,7 @@ pub(super) const GET_POINTS: Case = Case {
     name: Cow::Borrowed("getPoints"),
     method: "POST",
     target: "getPoints",
+    path: None,
     key: &["{key}"],
     content_type: FORM,
     content_encoding: "",
@@ -135,6 +138,12 @@ pub(super) fn reads() -> Vec<Case> {
         read("a body over 4 KiB").body("memberID={m}&pad={long}").refused(14),
     ]);
     cases
+}
+
+/// A request for what is no operation.
+pub(super) fn passed(path: &str) -> Case {
+    let case = GET_POINTS.named(format!("GET {path}")).body("");
+    Case { method: "GET", path: Some(path.to_owned()), content_type: "", ..case }
 }
 
 /// Requests that write, or that a lenient origin may take for a write.

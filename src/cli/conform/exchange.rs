@@ -84,7 +84,7 @@ impl Target {
 
     fn request(&self, case: &Case, values: &Values) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
         let Upstream { path, host, .. } = &self.upstream;
-        let uri = values.fill(&format!("{path}/{}", case.target));
+        let uri = case.path.clone().unwrap_or_else(|| values.fill(&format!("{path}/{}", case.target)));
         let mut request = Request::builder().method(case.method).uri(uri).header(HOST, host);
         for key in case.key {
             request = request.header(AUTHORIZATION, values.fill(key));

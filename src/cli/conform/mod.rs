@@ -6,6 +6,7 @@ mod cases; // the requests
 mod compare; // two answers, byte for byte
 mod exchange; // one request and its answer
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -43,6 +44,9 @@ pub(super) struct ConformArgs {
     /// A member whom the requests are about
     #[arg(long, value_name = "ID")]
     member: MemberId,
+    /// A path that [pass] sends on, such as /docs/index.html, which is compared by GET; may be given several times
+    #[arg(long = "path", value_name = "PATH")]
+    paths: Vec<String>,
     /// Sends setPoints too: the points that the member has, and others. They are set back at the end
     #[arg(long)]
     writes: bool,
@@ -91,7 +95,7 @@ impl ConformArgs {
             rows: Vec::new(),
             out: (!self.json).then_some(&mut *out),
         };
-        comparison.run(self.writes).await?;
+        comparison.run(&self.paths, self.writes).await?;
         let rows = comparison.rows;
         if self.json {
             ignore_broken_pipe(writeln!(out, "{}", serde_json::to_string(&rows)?))?;
@@ -127,14 +131,19 @@ impl ConformArgs {
 
     /// The configuration of the gateway: it asks the origin each time, and limits nothing.
     fn gateway_config(&self, own: Config) -> Result<Config, CommandError> {
-        let unusable = |why: &str| CommandError::Unusable(format!("--origin cannot be used: {}", printable(why)));
+        let unusable =
+            |why: &str| CommandError::Unusable(format!("--origin or --path cannot be used: {}", printable(why)));
         let timeout = self.timeout.to_string();
         let plenty = json!({ "rate": "1000000/s", "burst": 1_000_000 });
         let off = json!({ "ttl": "0s", "stale_if_error": "0s" });
         let cache: Map<String, Value> =
             config::cached_reads().map(|(_, section, _)| (section.to_owned(), off.clone())).collect();
+        // No others, or what is no operation would not be refused.
+        let passed = self.paths.iter().map(|path| path.split('?').next().unwrap_or_default());
+        let passed = passed.map(|path| path.trim_end_matches('/')).map(|path| if path.is_empty() { "/" } else { path });
         let toml = toml::to_string(&json!({
             "server": { "threads": 1 },
+            "pass": { "paths": passed.collect::<BTreeSet<_>>(), "key": false },
             "origin": {
                 "kind": "http", "upstreams": [self.origin], "retries": 0, "timeout": timeout, "connect_timeout": timeout,
             },
@@ -158,9 +167,10 @@ impl ConformArgs {
 
 impl Comparison<'_> {
     /// Compares all answers.
-    async fn run(&mut self, writes: bool) -> Result<(), CommandError> {
+    async fn run(&mut self, paths: &[String], writes: bool) -> Result<(), CommandError> {
         self.ask_origin().await?;
         self.compare_all(cases::reads()).await?;
+        self.compare_all(paths.iter().map(|path| cases::passed(path)).collect()).await?;
         if !writes {
             return Ok(());
         }

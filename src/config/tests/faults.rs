@@ -1,6 +1,6 @@
 //! Files with faults: each fault is reported with its place and in words that help.
 
-use super::{faults, loaded};
+use super::{config, faults, loaded};
 
 #[test]
 fn every_fault_is_reported_at_once_with_its_place_and_the_nearest_name() {
@@ -235,4 +235,44 @@ fn traces_need_a_build_that_can_export_them() {
     let fault = "1:12: log.otlp: this build has no OTLP export; build with --features otlp";
     assert_eq!(faults("log.otlp = \"http://127.0.0.1:4318\""), [fault]);
     assert!(faults("log.otlp = \"\"\nlog.otlp_sample = 0.5").is_empty());
+}
+
+#[test]
+fn where_proxies_announce_callers_some_are_trusted() {
+    let why = "needs `server.trusted_proxies`, since the connections of all others are closed";
+    assert_eq!(faults("server.proxy_protocol = true"), [format!("1:25: server.proxy_protocol: {why}")]);
+    assert_eq!(faults("server = { proxy_protocol = true, trusted_proxies = [\"10.0.0.1\"] }"), Vec::<String>::new());
+}
+
+#[test]
+fn what_passes_needs_an_http_origin_and_a_judge_of_its_keys() {
+    let http = |more: &str| format!("origin = {{ kind = \"http\", upstreams = [\"http://a\"] }}\n{more}\n");
+    let learned = "keys.source = \"origin\"\n[pass]\n";
+    for (text, fault) in [
+        (
+            "pass.paths = [\"/\"]".to_owned(),
+            "pass.paths: needs `origin.kind` \"http\": the built-in backend answers operations only",
+        ),
+        (http("pass.paths = [\"docs\"]"), "pass.paths[0]: must begin with `/`, such as \"/v1\""),
+        (http("pass.paths = [\"\"]"), "pass.paths[0]: must begin with `/`, such as \"/docs\""),
+        (http("pass.paths = [\"/docs/\"]"), "pass.paths[0]: must not end in `/`; write it as \"/docs\""),
+        (http("pass.paths = [\"/a\", \"/a\"]"), "pass.paths[1]: is listed twice"),
+        (http("pass.max_body = \"2000GiB\""), "pass.max_body: must be from 0B to 1024GiB"),
+        (http("pass.idle_timeout = \"0s\""), "pass.idle_timeout: must not be 0, since every request would time out"),
+        (
+            http(&format!("{learned}paths = [\"/\"]")),
+            "pass.key: must be false: only the origin can judge keys there (`keys.source` \"origin\"), and it judges what \
+             passes itself",
+        ),
+    ] {
+        let found = faults(&text);
+        assert!(found.len() == 1 && found[0].ends_with(fault), "{text}{found:?}");
+    }
+    for text in [http(&format!("{learned}key = false\npaths = [\"/\"]")), http(learned), "pass.key = false".to_owned()]
+    {
+        assert_eq!(faults(&text), Vec::<String>::new());
+    }
+    let pass = config(&http("pass.paths = [\"/docs\", \"/img\"]")).pass;
+    assert!(pass.covers(b"/img/a.png") && pass.covers(b"/docs") && !pass.covers(b"/"));
+    assert!(!config("").pass.covers(b"/"));
 }

@@ -5,6 +5,7 @@
 
 mod body;
 mod header;
+mod pass;
 
 use std::convert::Infallible;
 use std::io;
@@ -26,6 +27,7 @@ use crate::gateway::State;
 use crate::wire::{Fault, Framing};
 use body::{Http1Body, Next};
 use header::{Header, Parsed, parse, read_minor_version_as_1};
+use pass::HandedOver;
 
 /// Bytes of answers to pipelined requests that are gathered before they are sent: a caller who takes none keeps so many in
 /// memory, and a little more.
@@ -63,6 +65,8 @@ pub(super) struct Connection<'e> {
     arrived: Instant,
     /// When the last request was answered, from which idleness counts.
     answered: Option<Instant>,
+    /// The request that is to be passed on next.
+    handed_over: Option<HandedOver>,
 }
 
 /// The connection ends, once its last answer is sent.
@@ -85,13 +89,22 @@ impl<'e> Connection<'e> {
             header_began: peer.accepted_at,
             arrived: peer.accepted_at,
             answered: None,
+            handed_over: None,
         }
     }
 
     /// Answers requests until one side ends the connection. Once `over` completes, an idle connection is closed.
     pub(super) async fn run(mut self, mut over: Pin<&mut impl Future<Output = ()>>) {
-        let Err(Over) = self.serve(&mut over).await;
-        Box::pin(self.close()).await;
+        loop {
+            let Err(Over) = self.serve(&mut over).await;
+            match self.handed_over.take() {
+                Some(request) => match Box::pin(self.pass(request)).await {
+                    Some(connection) => self = connection,
+                    None => return,
+                },
+                None => return Box::pin(self.close()).await,
+            }
+        }
     }
 
     /// Refuses a peer that sent no request at all, and closes the connection.
@@ -103,6 +116,9 @@ impl<'e> Connection<'e> {
 
 impl Connection<'_> {
     async fn serve(&mut self, over: &mut Pin<&mut impl Future<Output = ()>>) -> Result<Infallible, Over> {
+        if !self.buffer.is_empty() {
+            Box::pin(self.answer_buffered()).await?; // came behind a request that was passed on
+        }
         loop {
             self.read_more(over).await?;
             // Boxed, so that an idle connection needs no memory for answers.
@@ -169,7 +185,7 @@ impl Connection<'_> {
                     break;
                 }
                 Parsed::Malformed => return Err(self.refuse(Fault::Malformed)),
-                Parsed::Whole(header) => self.answer_request(state, &header, &unread[header.length..]).await?,
+                Parsed::Whole(header) => self.answer_request(state, &header, unread).await?,
             };
             (self.buffer, self.empty_lines) = (buffer, 0);
             self.go_on(next).await?;
@@ -209,13 +225,14 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Answers one request, behind whose header `rest` was read.
+    /// Answers one request, with whose header `unread` begins.
     async fn answer_request(
         &mut self,
         state: Guard<Arc<State>>,
         header: &Header<'_>,
-        rest: &[u8],
+        unread: &[u8],
     ) -> Result<Next, Over> {
+        let rest = &unread[header.length..];
         let config = &state.config;
         let content_length = match header.framing {
             Some(Framing::Length(length)) => Some(length),
@@ -239,7 +256,13 @@ impl Connection<'_> {
             next: Next::unread(header, rest),
         };
         // A caller that hangs up is not watched for.
-        let answer = self.edge.answer(&state, &request, &mut body, std::future::pending()).await;
+        let answer = match self.edge.answer(&state, &request, &mut body, std::future::pending()).await {
+            Ok(answer) => answer,
+            Err(passed) => {
+                self.handed_over = Some(HandedOver::new(passed, header, unread));
+                return Err(Over);
+            }
+        };
         let next = body.next.ok_or(Over);
         let more_was_read = matches!(&next, Ok(Next::Request { skip, surplus })
             if !surplus.is_empty() || rest.len() > skip - header.length);

@@ -20,7 +20,7 @@ use crate::edge::accept::Peer;
 use crate::edge::exchange::ReceivedRequest;
 use crate::edge::io::Bounded;
 use crate::edge::timed_stream::{DRAIN_TIME, MAX_DRAIN, WRITE_PART};
-use crate::edge::{Edge, proxies};
+use crate::edge::{Edge, pass, proxies};
 use crate::gateway::Body;
 use crate::wire::Fault;
 
@@ -51,7 +51,15 @@ pub(super) async fn answer(
         };
         let mut body = Http2Body { stream, io: &io, whole: Vec::new(), server };
         let reset = poll_fn(|cx| respond.poll_reset(cx).map(drop));
-        let answer = edge.answer(&state, &request, &mut body, reset).await;
+        let answer = match edge.answer(&state, &request, &mut body, reset).await {
+            Ok(answer) => answer,
+            Err(passed) => {
+                let (stream, write_timeout) = (body.stream, server.write_timeout);
+                drop((fields, state));
+                io.made_progress();
+                return pass::http2::pass(edge, passed, (parts, stream, &io), respond, write_timeout).await;
+            }
+        };
         let (header, text) = answer.http2(&state.config);
         let text = if parts.method == Method::HEAD { Bytes::new() } else { text };
         (header, text, body.stream, fields.is_some(), server.write_timeout)

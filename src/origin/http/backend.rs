@@ -96,6 +96,14 @@ impl Backend {
         tracing::warn!(upstream = %self.name, why, "an upstream is out; requests go to others while one is up");
     }
 
+    /// It has answered, after this time.
+    pub(super) fn answered(&self, took: Duration) {
+        self.answers.observe(took.as_secs_f64());
+        if self.health.answered() {
+            self.came_back("it answered");
+        }
+    }
+
     pub(super) fn came_back(&self, why: &str) {
         if self.health.is_up(true) {
             *self.out.lock() = None;

@@ -42,7 +42,7 @@ const MAX_FRAMING: usize = 6 * MAX_ORIGIN_ANSWER;
 
 /// Why a request got no whole answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failed {
+pub enum Failed {
     /// There was no connection, so nothing was sent: any request may be sent to another upstream.
     #[error("it could not be reached: {0}")]
     Unsent(io::Error),
@@ -56,12 +56,19 @@ pub(super) enum Failed {
 
 impl Failed {
     /// What the caller is told. Only 21 says that nothing was sent (contract section 1, "Upstream").
-    pub(super) fn fault(&self) -> Fault {
+    pub fn fault(&self) -> Fault {
         match self {
             Failed::Unsent(_) => Fault::Unavailable { retry_after: RETRY_AFTER },
             Failed::Silent(error) if error.kind() == io::ErrorKind::TimedOut => Fault::OriginTimeout,
             Failed::Silent(_) | Failed::Broken(_) => Fault::NoUsableAnswer,
         }
+    }
+
+    /// Whether it counts against the upstream's health. `was_idle`: on a connection that was kept; many of them close at once
+    /// when a healthy upstream restarts.
+    pub(super) fn counts(&self, was_idle: bool) -> bool {
+        let is_late = matches!(self, Failed::Silent(error) if error.kind() == io::ErrorKind::TimedOut);
+        !was_idle || is_late || matches!(self, Failed::Broken(_))
     }
 
     /// For the access log, and so without anything that the upstream said.
@@ -74,10 +81,22 @@ impl Failed {
     }
 }
 
+/// Plain on the left, TLS on the right.
+type UpstreamStream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
+
+/// Opens a connection, with TLS to a server of this name where it is given.
+pub(super) async fn open(address: SocketAddr, tls: Option<(&Tls, &str)>) -> io::Result<UpstreamStream> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(match tls {
+        Some((tls, name)) => Either::Right(Box::new(tls.connect(name, stream).await?)),
+        None => Either::Left(stream),
+    })
+}
+
 /// One HTTP/1.1 connection to an upstream.
 pub(super) struct Connection {
-    /// Plain on the left, TLS on the right.
-    stream: Either<TcpStream, Box<TlsStream<TcpStream>>>,
+    stream: UpstreamStream,
     /// Up to its position it is sent.
     request: Cursor<Vec<u8>>,
     /// Whether all of it is.
@@ -97,12 +116,7 @@ pub(super) struct Connection {
 impl Connection {
     /// Opens a connection, with TLS to a server of this name where it is given.
     pub(super) async fn open(address: SocketAddr, tls: Option<(&Tls, &str)>) -> io::Result<Self> {
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        let stream = match tls {
-            Some((tls, name)) => Either::Right(Box::new(tls.connect(name, stream).await?)),
-            None => Either::Left(stream),
-        };
+        let stream = open(address, tls).await?;
         let (request, is_sent, answer, is_asking, may_reuse) = Default::default();
         let (thread, idle_since) = (thread::current().id(), Instant::now());
         Ok(Connection { stream, request, is_sent, answer, is_asking, may_reuse, thread, idle_since })

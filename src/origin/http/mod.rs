@@ -9,6 +9,7 @@ mod background;
 mod connection;
 mod health;
 mod metrics;
+mod pass;
 mod permits;
 mod tls;
 
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use answer::AnswerHeader;
 use arc_swap::ArcSwap;
 use backend::{Backend, backends_at};
-use connection::{Connection, Failed, RETRY_AFTER};
+use connection::{Connection, RETRY_AFTER};
 use permits::Permits;
 use tokio::time::timeout;
 
@@ -29,6 +30,8 @@ use crate::config::Upstreams;
 use crate::telemetry::UpstreamUse;
 use crate::wire::{Fault, OriginSpan, RequestId, parse_origin_answer};
 
+pub use connection::Failed;
+pub use pass::{Attempts, Target};
 pub use permits::{Owner, Permit};
 pub use tls::Tls;
 
@@ -51,29 +54,54 @@ pub struct HttpOrigin {
 /// The backends that one request has tried, by their numbers in the list.
 #[derive(Debug, Default)]
 struct Tried {
+    /// How often the request may be sent again where it was not answered.
+    retries: u32,
     /// Nothing could be sent to them: they are not tried again.
     unreached: Vec<usize>,
     /// They got the request and did not answer: they are tried again only when no other one is left.
     silent: Vec<usize>,
 }
 
+impl Tried {
+    /// Whether there may be another attempt after one at this backend, by its number, that failed.
+    fn may_go_on(&mut self, at: usize, failed: &Failed) -> bool {
+        match failed {
+            Failed::Unsent(_) => {
+                self.unreached.push(at);
+                self.unreached.len() < MAX_UNREACHED
+            }
+            Failed::Silent(_) if self.retries > 0 => {
+                self.retries -= 1;
+                self.silent.push(at);
+                true
+            }
+            Failed::Silent(_) | Failed::Broken(_) => false,
+        }
+    }
+}
+
 /// One attempt at one backend, which counts as in flight there until this is dropped.
-struct Attempt<'l> {
-    backend: &'l Backend,
+#[derive(Debug)]
+struct Attempt {
+    backend: Arc<Backend>,
     began: Tick,
     /// Whether the backend may have something of the request.
     is_sent: bool,
     error: Option<Arc<str>>,
 }
 
-impl<'l> Attempt<'l> {
-    fn new(backend: &'l Backend, began: Tick) -> Self {
+impl Attempt {
+    fn new(backend: &Arc<Backend>, began: Tick) -> Self {
         backend.in_flight.fetch_add(1, Ordering::Relaxed);
-        Attempt { backend, began, is_sent: false, error: None }
+        Attempt { backend: backend.clone(), began, is_sent: false, error: None }
+    }
+
+    fn upstream_use(&self, now: Tick) -> UpstreamUse {
+        UpstreamUse { name: self.backend.name.clone(), took_us: now.since(self.began).as_micros().try_into().unwrap_or(u64::MAX), error: self.error.clone() }
     }
 }
 
-impl Drop for Attempt<'_> {
+impl Drop for Attempt {
     fn drop(&mut self) {
         self.backend.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
@@ -126,38 +154,33 @@ impl HttpOrigin {
             if let Some(attempt) = &mut current {
                 // If another backend took most of the time, that one has failed.
                 let is_its_fault = now.since(attempt.began) >= self.settings.timeout / 2;
-                self.failed(request, attempt, &failed, is_its_fault);
+                self.failed(request.id, attempt, &failed, is_its_fault);
             }
             Err(failed.fault())
         });
         if let Some(span) = request.trace.span {
             span.end_attempt(now);
         }
-        let asked = |attempt: &Attempt<'_>| UpstreamUse {
-            name: attempt.backend.name.clone(),
-            took_us: now.since(attempt.began).as_micros().try_into().unwrap_or(u64::MAX),
-            error: attempt.error.clone(),
-        };
-        (answer, current.as_ref().map(asked))
+        (answer, current.as_ref().map(|attempt| attempt.upstream_use(now)))
     }
 
     /// Sends a request to one backend after another until there is an answer, or none may be tried any more. `current`
     /// is the last attempt so far.
-    async fn attempts<'l>(
+    async fn attempts(
         &self,
         request: &OriginRequest<'_>,
-        list: &'l [Arc<Backend>],
-        current: &mut Option<Attempt<'l>>,
+        list: &[Arc<Backend>],
+        current: &mut Option<Attempt>,
     ) -> Result<Arc<str>, Fault> {
         // setPoints is sent at most once (guarantee 5); a read as often as the operator allows.
         let is_write = request.request.operation.is_write();
-        let mut retries = if is_write { 0 } else { self.settings.retries };
-        let (mut tried, mut may_reuse) = (Tried::default(), true);
+        let retries = if is_write { 0 } else { self.settings.retries };
+        let (mut tried, mut may_reuse) = (Tried { retries, ..Tried::default() }, true);
         let mut fault = Fault::Unavailable { retry_after: RETRY_AFTER };
-        while tried.unreached.len() < MAX_UNREACHED {
+        loop {
             let now = self.clock.now();
             let Some(at) = self.choose(list, &tried, now) else { break };
-            let backend = &*list[at];
+            let backend = &list[at];
             let idle = if may_reuse { backend.idle.take(is_write) } else { None };
             let was_idle = idle.is_some();
             // After an idle connection has failed, no other is used.
@@ -167,18 +190,10 @@ impl HttpOrigin {
                 Ok(answer) => return answer,
                 Err(failed) => failed,
             };
-            // Many idle connections close at once when a healthy upstream restarts.
-            let is_late = matches!(&failed, Failed::Silent(error) if error.kind() == io::ErrorKind::TimedOut);
-            let is_its_fault = !was_idle || is_late || matches!(failed, Failed::Broken(_));
-            self.failed(request, attempt, &failed, is_its_fault);
+            self.failed(request.id, attempt, &failed, failed.counts(was_idle));
             fault = failed.fault();
-            match failed {
-                Failed::Unsent(_) => tried.unreached.push(at),
-                Failed::Silent(_) if retries > 0 => {
-                    retries -= 1;
-                    tried.silent.push(at);
-                }
-                Failed::Silent(_) | Failed::Broken(_) => break,
+            if !tried.may_go_on(at, &failed) {
+                break;
             }
         }
         Err(fault)
@@ -206,10 +221,10 @@ impl HttpOrigin {
     async fn attempt(
         &self,
         request: &OriginRequest<'_>,
-        attempt: &mut Attempt<'_>,
+        attempt: &mut Attempt,
         idle: Option<Connection>,
     ) -> Result<Result<Arc<str>, Fault>, Failed> {
-        let (backend, settings, began) = (attempt.backend, &self.settings, attempt.began);
+        let (backend, settings, began) = (attempt.backend.clone(), &self.settings, attempt.began);
         let span_id = fastrand::u64(1..); // 0 is no id
         let span = request.trace.span;
         if let Some(span) = span {
@@ -237,20 +252,17 @@ impl HttpOrigin {
             span.answered(header.status);
         }
         let body = connection.read_body(&header).await.map_err(|error| Failed::Broken(error.to_string()))?;
-        let answer = judge(request, backend, &header, body);
+        let answer = judge(request, &backend, &header, body);
         backend.idle.put(connection, settings.max_in_flight);
-        backend.answers.observe(self.clock.now().since(began).as_secs_f64());
-        if backend.health.answered() {
-            backend.came_back("it answered");
-        }
+        backend.answered(self.clock.now().since(began));
         Ok(answer)
     }
 
     /// An attempt has failed. `is_its_fault`: that counts against the backend's health.
-    fn failed(&self, request: &OriginRequest<'_>, attempt: &mut Attempt<'_>, failed: &Failed, is_its_fault: bool) {
-        let backend = attempt.backend;
+    fn failed(&self, id: RequestId, attempt: &mut Attempt, failed: &Failed, is_its_fault: bool) {
+        let backend = &attempt.backend;
         attempt.error = Some(failed.kind().into());
-        tracing::warn!(request_id = %request.id, upstream = %backend.name, error = %failed, "request to upstream failed");
+        tracing::warn!(request_id = %id, upstream = %backend.name, error = %failed, "request to upstream failed");
         if is_its_fault {
             backend.failures.fetch_add(1, Ordering::Relaxed);
             if backend.health.failed(self.clock.now()) {

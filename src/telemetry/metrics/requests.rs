@@ -13,8 +13,8 @@ use super::encode::{NoLabels, counters};
 use crate::telemetry::{AccessLine, CacheUse};
 use crate::wire::{MAX_CODE, Operation};
 
-/// Operations, and requests that name none.
-const OPERATIONS: usize = Operation::COUNT + 1;
+/// Operations, what is passed on, and requests that name none.
+const OPERATIONS: usize = Operation::COUNT + 2;
 
 /// All codes; 0 is success.
 const CODES: usize = MAX_CODE as usize + 1;
@@ -37,7 +37,7 @@ pub(super) const BOUNDS: [Duration; 19] = {
 };
 
 /// The classes of requests whose latencies differ by orders of magnitude: the label `path` of the metric.
-const LATENCY_CLASSES: [&str; 4] = ["hit", "miss", "write", "refused"];
+const LATENCY_CLASSES: [&str; 5] = ["hit", "miss", "write", "refused", "pass"];
 
 /// The index in [`LATENCY_CLASSES`].
 fn latency_class(cache: Option<CacheUse>) -> usize {
@@ -46,6 +46,7 @@ fn latency_class(cache: Option<CacheUse>) -> usize {
         Some(CacheUse::Miss | CacheUse::Stale | CacheUse::StaleIfError | CacheUse::Collapsed) => 1,
         Some(CacheUse::Write) => 2,
         Some(CacheUse::Refused) | None => 3,
+        Some(CacheUse::Bypass) => 4,
     }
 }
 
@@ -136,7 +137,8 @@ impl RequestMetrics {
 
     pub fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let requests = self.requests().map(|([operation, code, cache], n)| {
-            let operation = Operation::ALL.get(operation).map_or("none", |operation| operation.name());
+            let named = Operation::ALL.into_iter().chain([Operation::Pass]).nth(operation);
+            let operation = named.map_or("none", Operation::name);
             let code = if code == 0 { "ok".to_owned() } else { format!("{code:02}") };
             let cache = CacheUse::ALL.get(cache).map_or("none", |cache| cache.name());
             ([("operation", operation.to_owned()), ("code", code), ("cache", cache.to_owned())], n)
