@@ -10,23 +10,26 @@ use super::Operation;
 const MAX_DECODINGS: usize = 8;
 
 /// Whether a server may take this path for an operation's: `{base}/NAME`, `/NAME` or `{upstream path}/NAME`, however it is
-/// spelled.
+/// spelled, or one below it, which servers hand to the same program.
 ///
 /// Where servers disagree about which segments a path has (`..`, parameters, a decoded query, a leading `//host`), an
 /// operation's name in any segment is enough.
 pub fn may_be_operation(path: &[u8], base: &str, upstream_paths: &[&str]) -> bool {
     let Some(path) = decoded(path) else { return true };
-    let names = Operation::ALL.map(|operation| operation.name().to_uppercase());
+    let is_operation = |name: &str| Operation::ALL.iter().any(|operation| operation.name().eq_ignore_ascii_case(name));
     // A suffix such as `.json` chooses the form of the answer at some servers.
-    let is_name = |segment: &str| segment.split('.').next().is_some_and(|stem| names.iter().any(|name| name == stem));
+    let is_name = |segment: &&str| segment.split('.').next().is_some_and(is_operation);
     let segments = segments(&path);
-    let is_ambiguous = path.contains([';', '?', '#']) || path.starts_with("//") || segments.contains(&"..");
-    if is_ambiguous {
-        return segments.into_iter().any(is_name);
+    if !segments.iter().any(is_name) {
+        return false;
     }
-    let Some((last, folder)) = segments.split_last() else { return false };
-    let is_folder = |prefix: &str| decoded(prefix.as_bytes()).is_none_or(|prefix| self::segments(&prefix) == folder);
-    is_name(last) && (folder.is_empty() || is_folder(base) || upstream_paths.iter().copied().any(is_folder))
+    let is_below = |prefix: &str| {
+        let Some(prefix) = decoded(prefix.as_bytes()) else { return true };
+        let rest = segments.strip_prefix(&*self::segments(&prefix));
+        rest.and_then(<[&str]>::first).is_some_and(is_name)
+    };
+    let is_ambiguous = path.contains([';', '?', '#']) || path.starts_with("//") || segments.contains(&"..");
+    is_ambiguous || is_below("") || is_below(base) || upstream_paths.iter().copied().any(is_below)
 }
 
 /// Whether a path is `prefix` or below it in whole segments, to any server: one that might climb out of it is not.
@@ -159,6 +162,8 @@ mod tests {
             "/api/b//../../setPoints",
             "/set%09Points",
             "/guild%20data/v2/getWarns",
+            "/setPoints/x",
+            "/api/getPoints.json/a/b",
         ] {
             assert!(is_operations(path), "{path}");
         }
