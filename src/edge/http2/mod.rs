@@ -1,5 +1,5 @@
-//! HTTP/2 on one connection: the `h2` crate reads and writes frames under its own limits and Pingora's, the gateway answers
-//! requests. This module runs the connection and its streams in one task, and ends it when it idles, when its
+//! HTTP/2 on one connection: Pingora shakes hands, the `h2` crate reads and writes frames under its own limits, the gateway
+//! answers requests. This module runs the connection and its streams in one task, and ends it when it idles, when its
 //! peer sends too much for nothing, or when the process drains.
 //!
 //! Streams are taken from the `h2` connection and not as Pingora's `HttpSession`: that one answers a request without one
@@ -18,7 +18,8 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use h2::Reason;
 use h2::server::Connection;
-use pingora::protocols::http::v2::server::{H2Options, default_h2_options};
+use pingora::protocols::Stream;
+use pingora::protocols::http::v2::server::{H2Options, default_h2_options, handshake};
 use pingora::server::ShutdownWatch;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
@@ -58,7 +59,7 @@ pub(super) async fn serve(
     let config = edge.gateway.state().config.clone();
     let server = &config.server;
     let io = Bounded::new(transport, server);
-    let handshake = options(server).handshake(io.clone());
+    let handshake = handshake(Box::new(io.clone()), Some(options(server)));
     let h2 = tokio::select! {
         biased;
         done = timeout_at(peer.accepted_at + server.header_timeout, handshake) => done,
@@ -94,7 +95,7 @@ fn options(server: &Server) -> H2Options {
 /// Runs a connection to its end.
 async fn run<'e>(
     (edge, peer, io): (&'e Edge, Peer, &Bounded),
-    mut h2: Connection<Bounded, Bytes>,
+    mut h2: Connection<Stream, Bytes>,
     requests: &mut FuturesUnordered<BoxFuture<'e, ()>>,
     mut stop: ShutdownWatch,
     mut over: Pin<&mut impl Future<Output = ()>>,
@@ -139,7 +140,7 @@ async fn run<'e>(
 }
 
 /// Ends a connection.
-async fn go_away(mut h2: Connection<Bounded, Bytes>, reason: Reason) {
+async fn go_away(mut h2: Connection<Stream, Bytes>, reason: Reason) {
     h2.abrupt_shutdown(reason);
     let _ = timeout(DRAIN_TIME, poll_fn(|cx| h2.poll_closed(cx))).await; // the peer may take nothing
 }
