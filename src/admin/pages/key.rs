@@ -15,15 +15,14 @@ use super::{Answer, Visit, in_path};
 use crate::admin::problem::Problem;
 use crate::admin::shared::Shared;
 use crate::clock::Tick;
-use crate::config::Tier;
 use crate::gateway::KeyUsage;
-use crate::limits::{ActivityCounts, day_of};
-use crate::model::{GuildId, Limit, date_of};
+use crate::limits::day_of;
+use crate::model::{GuildId, date_of};
 use crate::store::{KEPT_DAYS, KeyRecord};
 use crate::wire::code_meaning;
 
 /// Refusals that are shown.
-const MAX_REFUSALS: usize = 20;
+const MAX_REFUSALS: usize = 10;
 
 pub(super) async fn show(Extension(visit): Extension<Visit>, Path(id): Path<String>) -> Answer {
     let shared = visit.shared();
@@ -33,17 +32,16 @@ pub(super) async fn show(Extension(visit): Extension<Visit>, Path(id): Path<Stri
     if visit.fields.find("part").is_some() {
         return Ok(live.into_response());
     }
-    let (record, unread) = match shared.keys() {
-        Ok(records) => match records.store.key(&id).await {
-            Ok(record) => (record, None),
-            Err(error) if usage.is_some() => (None, Some(error)), // what memory has can be shown
-            Err(error) => return Err(error.into()),
-        },
-        Err(_) => (None, None), // the keys are elsewhere
+    let record = match shared.keys() {
+        Ok(records) => records.store.key(&id).await,
+        Err(_) => Ok(None), // the keys are elsewhere
     };
-    if record.is_none() && usage.is_none() {
-        return Err(Problem::not_found(format!("there is no key {id}")));
-    }
+    let (record, unread) = match record {
+        Ok(None) if usage.is_none() => return Err(Problem::not_found(format!("there is no key {id}"))),
+        Err(error) if usage.is_none() => return Err(error.into()),
+        Err(error) => (None, Some(error)), // what memory has can be shown
+        Ok(record) => (record, None),
+    };
     let guild = record.as_ref().map(|record| &record.guild).or(usage.as_ref().map(|usage| &usage.key.guild));
     let path = |action: &str| format!("/keys/{}/{action}", in_path(&id));
     let content = html! {
@@ -88,59 +86,37 @@ async fn facts(
     usage: Option<&KeyUsage>,
     guild: Option<&GuildId>,
 ) -> Markup {
-    let limits = &shared.gateway.state().config.limits;
+    let default = &shared.gateway.state().config.limits.default_tier.name;
     let in_force = usage.map(|usage| usage.key.policy.tier().name.as_str());
-    let tier = record.map_or(in_force, |record| Some(record.tier.as_deref().unwrap_or(&limits.default_tier.name)));
-    let rates = limits.tiers.iter().find(|of| Some(&*of.name) == tier);
-    let guild_name = match (shared.guilds(), guild) {
+    let tier = record.map_or(in_force, |record| Some(record.tier.as_deref().unwrap_or(default)));
+    let found = match (shared.guilds(), guild) {
         (Ok(records), Some(guild)) => records.store.guild(guild).await.ok().flatten(),
         _ => None,
     };
     let date = |unix: Option<i64>, none: &str| unix.map_or(none.to_owned(), date_of);
     html! {
-        section.panel {
-            dl.facts {
-                @if let Some(record) = record { dt { "Name" } dd { bdi { (record.name) } } }
+        dl.facts.panel {
+            @if let Some(record) = record { dt { "Name" } dd { bdi { (record.name) } } }
+            @if let Some(id) = guild {
                 dt { "Guild" }
                 dd {
-                    @match (guild, &guild_name) {
-                        (Some(id), Some(guild)) => { a href={ "guilds/" (in_path(id.as_str())) } { bdi { (guild.name) } } " " span.id { (id) }
-                            @if guild.departed { " " span.badge.warn { "the bot has left it (03)" } } }
-                        (Some(id), None) => { span.id { (id) } }
-                        _ => { "–" }
+                    @if let Some(guild) = found {
+                        a href={ "guilds/" (in_path(id.as_str())) } { bdi { (guild.name) } } " "
+                        @if guild.departed { span.badge.warn { "the bot has left it (03)" } " " }
                     }
+                    span.id { (id) }
                 }
-                dt { "Tier" }
-                dd {
-                    (tier.unwrap_or("–"))
-                    @if record.is_some_and(|record| record.tier.is_none()) { " (the default tier)" }
-                    @match rates { Some(tier) => { ": " (rates_of(shared, tier)) }, None => { " (not in the configuration)" } }
-                }
-                @if let Some(record) = record {
-                    dt { "Scope" } dd { (record.scope) }
-                    dt { "Made" } dd { (date_of(record.created)) }
-                    dt { "Ends" } dd { (date(record.expires, "never")) }
-                    dt { "Last use that is stored" } dd { (date(record.last_used, "none")) }
-                    @if let Some(ends) = record.previous_ends() {
-                        dt { "The secret before the last rotation ends" } dd { (date_of(ends)) }
-                    }
-                }
+            }
+            dt { "Tier" } dd { (tier.unwrap_or("–")) @if record.is_some_and(|record| record.tier.is_none()) { " (the default tier)" } }
+            @if let Some(record) = record {
+                dt { "Scope" } dd { (record.scope) }
+                dt { "Made" } dd { (date_of(record.created)) }
+                dt { "Ends" } dd { (date(record.expires, "never")) }
+                dt { "Last use that is stored" } dd { (date(record.last_used, "none")) }
+                dt { "The secret before the last rotation ends" } dd { (date(record.previous_ends(), "there is none")) }
             }
         }
     }
-}
-
-/// The limits of a tier as they were typed.
-fn rates_of(shared: &Shared, tier: &Tier) -> String {
-    let in_force = limits_in_force(shared);
-    let typed = in_force.get("tiers").and_then(|tiers| tiers.get(&tier.name));
-    let rates = Limit::RATES.into_iter().zip(tier.rates()).filter_map(|(limit, rate)| {
-        let (name, burst) = (limit.name(), rate?.burst);
-        Some(format!("{name} {}, {burst} at once", typed?.get(name)?.as_str()?))
-    });
-    let daily = tier.daily.map(|max| format!("daily {max}"));
-    let in_flight = tier.in_flight.map(|max| format!("in_flight {max}"));
-    rates.chain(daily).chain(in_flight).collect::<Vec<_>>().join("; ")
 }
 
 /// What changes by itself: the charts, the limits now, and the last refusals.
@@ -148,28 +124,41 @@ async fn live(shared: &Shared, id: &str, usage: Option<&KeyUsage>) -> Markup {
     let refusals = shared.gateway.observer.last_refusals();
     let of_key = refusals.iter().filter(|outcome| outcome.key.as_deref() == Some(id)).take(MAX_REFUSALS);
     let rows = of_key.map(|outcome| {
-        let (time, code) = (outcome.time(), outcome.code.unwrap_or_default());
+        let (code, limit) = (outcome.code.unwrap_or_default(), outcome.over_limit.as_deref().unwrap_or("–"));
         let why = html! { a href={ "refusals?q=" (outcome.id) } { "why" } };
-        let limit = outcome.over_limit.as_deref().unwrap_or("–");
-        row![time, format!("{code:02} {}", code_meaning(code)), limit, why]
+        row![outcome.time(), format!("{code:02} {}", code_meaning(code)), limit, why]
     });
-    let rows: Vec<_> = rows.collect();
+    let columns = [("Time", ""), ("Code", ""), ("Limit", ""), ("Explained", "")];
     html! {
         div.halves {
             @if let Some(usage) = usage { (hours(shared, usage)) }
             (days(shared, id).await)
             @match usage {
-                Some(usage) => (use_of(usage)),
+                Some(usage) => (use_of(shared, usage)),
                 None => section.panel { p { "The key is not in force here yet, or has ended." } },
             }
             section.panel {
                 h2 { "Last refusals" }
-                @if rows.is_empty() { p { "None since the start, as far as they are kept (the last 50 of each code)." } }
-                @else {
-                    (table("The latest first", &[("Time", "nowrap"), ("Code", ""), ("Limit", ""), ("Explained", "")], rows))
-                }
+                (table("Of the last 50 of each code since the start, the latest first", &columns, rows))
             }
         }
+    }
+}
+
+/// A chart with its table, which has the times at which there was something.
+fn chart(id: &str, lines: &[Line], now: i64, hint: &str) -> Markup {
+    let points = |(.., points): &Line| points.clone();
+    let columns: Vec<_> =
+        [("From", "")].into_iter().chain(lines.iter().map(|(_, name, _)| (*name, "number"))).collect();
+    let times = lines.first().map(points).unwrap_or_default();
+    let rows = times.iter().enumerate().rev().map(|(at, (time, _))| {
+        let values = lines.iter().map(|(.., points)| html! { (points[at].1) });
+        [html! { (date_of(now + *time as i64)) }].into_iter().chain(values).collect()
+    });
+    html! {
+        (plot::draw(id, lines, now))
+        p.hint { (hint) }
+        details { summary { "As a table" } (table("The latest first", &columns, rows)) }
     }
 }
 
@@ -177,34 +166,21 @@ async fn live(shared: &Shared, id: &str, usage: Option<&KeyUsage>) -> Markup {
 fn hours(shared: &Shared, usage: &KeyUsage) -> Markup {
     let clock = shared.gateway.clock();
     let hours = usage.key.budget.activity.hours(clock.now());
-    let hour = i64::try_from(clock.now().since(Tick(0)).as_secs() % 3600).unwrap_or_default();
-    let now = clock.unix() - hour; // when the newest hour began
-    let over = |counts: &ActivityCounts| counts.over_limit.iter().sum::<u32>();
-    let answered = |of: &ActivityCounts| of.requests.saturating_sub(over(of) + of.refused + of.failed);
-    type Count<'f> = &'f dyn Fn(&ActivityCounts) -> u32;
-    let kinds: [(usize, &'static str, Count<'_>); 4] = [
-        (0, "Answered", &answered),
-        (2, "Over a limit (12)", &over),
-        (1, "Refused otherwise", &|of| of.refused),
-        (4, "Failed (20 to 22)", &|of| of.failed),
-    ];
-    let line = |(color, name, count): &(usize, &str, Count<'_>)| {
-        let points = hours.iter().enumerate().rev().map(|(ago, of)| (-(ago as f64), f64::from(count(of))));
-        (*color, (*name).to_owned(), points.collect())
-    };
-    let lines: Vec<Line> = kinds.iter().map(line).collect();
-    let rows = hours.iter().enumerate().filter(|(_, of)| of.requests > 0).map(|(ago, of)| {
-        let mut row = row![date_of(now - 3600 * ago as i64)];
-        row.extend(kinds.iter().map(|(_, _, count)| html! { (count(of)) }));
-        row
+    let now = clock.unix() - (clock.now().since(Tick(0)).as_secs() % 3600) as i64; // when the newest hour began
+    let counts = hours.map(|of| {
+        let over = of.over_limit.iter().sum::<u32>();
+        [of.requests.saturating_sub(over + of.refused + of.failed), over, of.refused, of.failed]
     });
-    let columns: Vec<_> = [("Hour from", "")].into_iter().chain(kinds.map(|(_, name, _)| (name, "number"))).collect();
+    let kinds = [(0, "Answered"), (2, "Over a limit (12)"), (1, "Refused otherwise"), (4, "Failed (20 to 22)")];
+    let lines = kinds.into_iter().enumerate().map(|(kind, (color, name))| {
+        let points = counts.iter().enumerate().rev().map(|(ago, of)| (-3600.0 * ago as f64, of[kind].into()));
+        (color, name, points.collect())
+    });
+    let hint = "As this process counted them since its start; the last hour has only begun.";
     html! {
         section.panel {
             h2 { "Requests by hour, the last 24 hours" }
-            (plot::draw("hours", &lines, 23.0, plot::HOURS, now))
-            p.hint { "As this process counted them since its start; the last hour has only begun." }
-            details { summary { "As a table" } (table("Hours with requests, the latest first", &columns, rows)) }
+            (chart("hours", &lines.collect::<Vec<_>>(), now, hint))
         }
     }
 }
@@ -218,34 +194,34 @@ async fn days(shared: &Shared, id: &str) -> Markup {
         }
         None => Err("There is no store that would keep them.".to_owned()),
     };
-    let chart = |found: Vec<(i64, u64)>| {
+    let hint = "UTC days, by all processes with this store. They are written once a minute and kept for 31 days.";
+    let line = |found: Vec<(i64, u64)>| {
         let of = |day| found.iter().find(|(of, _)| *of == day).map_or(0, |(_, requests)| *requests);
-        let points = (1 - KEPT_DAYS..=0).map(|ago| (ago as f64, of(today + ago) as f64)).collect();
-        let rows = found.iter().rev().map(|(day, requests)| row![&date_of(day * 86_400)[..10], requests]);
-        html! {
-            (plot::draw("days", &[(0, "Requests".to_owned(), points)], 30.0, plot::DAYS, today * 86_400))
-            p.hint { "UTC days, by all processes with this store. They are written once a minute and kept for 31 days." }
-            details { summary { "As a table" }
-                (table("Days with requests, the latest first", &[("Day", ""), ("Requests", "number")], rows)) }
-        }
+        (0, "Requests", (1 - KEPT_DAYS..=0).map(|ago| (86_400.0 * ago as f64, of(today + ago) as f64)).collect())
     };
     html! {
         section.panel {
             h2 { "Requests by day, the last 31 days" }
-            @match found { Ok(found) => (chart(found)), Err(why) => p.hint { (why) } }
+            @match found {
+                Ok(found) => (chart("days", &[line(found)], today * 86_400, hint)),
+                Err(why) => p.warn { (why) },
+            }
         }
     }
 }
 
-fn use_of(usage: &KeyUsage) -> Markup {
+fn use_of(shared: &Shared, usage: &KeyUsage) -> Markup {
     let recent = &usage.recent;
     let windows = [("Minute", &recent.minute), ("Hour", &recent.hour), ("Day", &recent.day)];
-    let limits = levels(usage).into_iter().map(|(name, used)| row![name, meter(name, used)]);
+    let in_force = limits_in_force(shared);
+    let tier = in_force.get("tiers").and_then(|tiers| tiers.get(&usage.key.policy.tier().name));
+    let rate = |name| tier.and_then(|tier| tier.get(name)?.as_str()).unwrap_or("–");
+    let limits = levels(usage).into_iter().map(|(name, used)| row![name, rate(name), meter(name, used)]);
     let requests = windows.map(|(name, counts)| row![name, counts.requests, refusals(counts)]);
     html! {
         section.panel {
             h2 { "Limits now" }
-            (table("How much is used up", &[("Limit", ""), ("Used", "")], limits))
+            (table("The limits of the tier, and how much is used up", &[("Limit", ""), ("Rate", ""), ("Used", "")], limits))
             (table("Requests since the start, of the last minute, hour and day",
                 &[("Last", ""), ("Requests", "number"), ("Refused", "")], requests))
         }

@@ -150,12 +150,8 @@ fn color_of(code: usize) -> usize {
 }
 
 /// The name of the line of this color.
-fn line_name(color: usize) -> String {
-    match COLORED.get(color) {
-        None => "all others".to_owned(),
-        Some(0) => "answered".to_owned(),
-        Some(code) => format!("{code:02} {}", code_meaning(*code as u8)),
-    }
+fn line_name(color: usize) -> &'static str {
+    COLORED.get(color).map_or("all others", |code| if *code == 0 { "answered" } else { code_meaning(*code as u8) })
 }
 
 /// Requests by outcome: a row for each, and a line for each color.
@@ -163,7 +159,6 @@ fn requests(shared: &Shared, samples: &[Sample], recent: &Sample, first: &Sample
     let codes = (0..last.totals.by_code.len()).map(|code| (code, grown(first, last, |totals| totals.by_code[code])));
     let mut codes: Vec<(usize, u64)> = codes.filter(|(code, n)| *code == 0 || *n > 0).collect();
     codes[1..].sort_by_key(|(_, n)| Reverse(*n));
-    let span = last.at.since(samples[0].at).as_secs_f64() / 60.0;
     let has = |color: usize| codes.iter().any(|(code, _)| color_of(*code) == color);
     let lines = (0..plot::MAX_LINES).filter(|color| has(*color));
     let lines: Vec<_> = lines.map(|color| (color, line_name(color), line(samples, last.at, color))).collect();
@@ -179,7 +174,7 @@ fn requests(shared: &Shared, samples: &[Sample], recent: &Sample, first: &Sample
     html! {
         section.panel {
             h2 { "Requests per second, by outcome" }
-            (plot::draw("outcomes", &lines, span, plot::MINUTES, shared.gateway.clock().unix()))
+            (plot::draw("outcomes", &lines, shared.gateway.clock().unix()))
             (table("Requests of the last 15 minutes; those with a grey mark are one line, their sum", &columns, rows))
         }
     }
@@ -191,7 +186,7 @@ fn line(samples: &[Sample], now: Tick, color: usize) -> Vec<(f64, f64)> {
     let of_color = |totals: &RequestTotals| {
         totals.by_code.iter().enumerate().filter(|(code, _)| color_of(*code) == color).map(|(_, n)| n).sum()
     };
-    pairs.map(|pair| (-now.since(pair[1].at).as_secs_f64() / 60.0, rate(&pair[0], &pair[1], of_color))).collect()
+    pairs.map(|pair| (-now.since(pair[1].at).as_secs_f64(), rate(&pair[0], &pair[1], of_color))).collect()
 }
 
 fn latency(first: &Sample, last: &Sample) -> Markup {

@@ -66,6 +66,7 @@ async fn the_last_use_of_a_rotated_key_is_that_of_whichever_secret_was_used() {
     }
     w.advance(1);
     assert_eq!(last_used().await, Some(1003));
+    assert_eq!(w.store.requests_by_day("k1", 0).await.unwrap(), [(0, 3)], "each request is counted once");
 }
 
 #[tokio::test]

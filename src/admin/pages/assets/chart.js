@@ -27,6 +27,7 @@ function options(element, lines) {
     return {
         width: element.clientWidth,
         height: 260,
+        padding: [12, 24, 0, 0],
         tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
         scales: { y: { range: (plot, min, max) => [0, Math.max(max * 1.05, 1)] } },
         axes: [
