@@ -8,7 +8,6 @@ use maud::{Markup, html};
 
 use super::layout::{Form, ago, chips, cut, page, row, table};
 use super::{Answer, Visit, in_path};
-use crate::admin::problem::Problem;
 use crate::admin::shared::Shared;
 use crate::config::Keys;
 use crate::model::{KeyId, counted};
@@ -44,8 +43,8 @@ fn has(line: &AccessLine, text: &str) -> bool {
     text.is_empty() || fields.iter().any(|field| field == text) || line.key.as_deref() == Some(text)
 }
 
-/// The names of keys of the store, and the guilds of those that are in force.
-async fn known_keys(shared: &Shared, lines: &[AccessLine]) -> Result<HashMap<KeyId, KeyLookup>, Problem> {
+/// The guilds of keys that are in force, and the names of those in the store, if it answers.
+async fn known_keys(shared: &Shared, lines: &[AccessLine]) -> HashMap<KeyId, KeyLookup> {
     let mut ids: Vec<KeyId> = lines.iter().filter_map(|line| line.key.clone()).collect();
     ids.sort_unstable();
     ids.dedup();
@@ -55,10 +54,10 @@ async fn known_keys(shared: &Shared, lines: &[AccessLine]) -> Result<HashMap<Key
         usage.map(|usage| in_force(&usage.key.id, usage.key.guild.to_string(), None)).collect();
     if let Ok(records) = shared.keys() {
         let (search, all) = (KeySearch { among: true, ids, ..KeySearch::default() }, i64::MAX as usize);
-        let found = records.store.find_keys(search, 0, all).await?;
+        let found = records.store.find_keys(search, 0, all).await.unwrap_or_default();
         known.extend(found.into_iter().map(|key| in_force(&key.id, key.guild.to_string(), Some(key.name))));
     }
-    Ok(known)
+    known
 }
 
 /// Whose request it was: a link to its key, or the address.
@@ -93,7 +92,7 @@ pub(super) async fn show(Extension(visit): Extension<Visit>) -> Answer {
     let codes: Vec<(&str, &str)> = codes.iter().map(|(code, text)| (code.as_str(), text.as_str())).collect();
     let mut refusals = shared.gateway.observer.last_refusals();
     refusals.retain(|line| has(line, fields.get("code")) && has(line, fields.get("q")));
-    let known = known_keys(shared, &refusals).await?;
+    let known = known_keys(shared, &refusals).await;
     let groups = groups(refusals);
     let rows: Vec<_> =
         groups.iter().take(MAX_ROWS).map(|group| group_row(shared, group, &known, groups.len())).collect();
@@ -168,7 +167,7 @@ pub(super) async fn live(Extension(visit): Extension<Visit>) -> Answer {
     let mut lines = shared.gateway.observer.live_requests(now_ms);
     lines.retain(|line| has(line, q));
     lines.truncate(MAX_ROWS);
-    let known = known_keys(shared, &lines).await?;
+    let known = known_keys(shared, &lines).await;
     let rows: Vec<_> = lines
         .iter()
         .map(|line| {
