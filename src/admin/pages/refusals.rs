@@ -34,8 +34,6 @@ const LIVE_COLUMNS: [(&str, &str); 7] = [
     ("Request id", "id"),
 ];
 
-const VIEWS: [(&str, &str); 2] = [("refusals", "The last refusals"), ("refusals/live", "Live: requests as they come")];
-
 /// Whether the request has this text as its code, key, address or request id.
 fn has(line: &AccessLine, text: &str) -> bool {
     let code = line.code.map(|code| format!("{code:02}")).unwrap_or_default();
@@ -74,14 +72,6 @@ fn code_words(code: Option<u8>) -> String {
     code.map_or("answered".to_owned(), |code| format!("{code:02} {}", code_meaning(code)))
 }
 
-fn views(path: &str) -> Markup {
-    html! {
-        ul.chips {
-            @for (view, name) in VIEWS { li { a href=(view) aria-current=[(path[1..] == *view).then_some("true")] { (name) } } }
-        }
-    }
-}
-
 pub(super) async fn show(Extension(visit): Extension<Visit>) -> Answer {
     let (shared, fields) = (visit.shared(), &visit.fields);
     let totals = shared.gateway.observer.totals().by_code;
@@ -97,7 +87,7 @@ pub(super) async fn show(Extension(visit): Extension<Visit>) -> Answer {
     let rows: Vec<_> =
         groups.iter().take(MAX_ROWS).map(|group| group_row(shared, group, &known, groups.len())).collect();
     let content = html! {
-        (views(&visit.path))
+        p { a.button href="refusals/live" { "Live: requests as they come" } }
         (chips(&visit, "code", &["q"], &codes))
         (Form { visit: &visit, action: "/refusals" }.search("Code, key, address or request id"))
         section.panel {
@@ -191,7 +181,7 @@ pub(super) async fn live(Extension(visit): Extension<Visit>) -> Answer {
         return Ok(list.into_response());
     }
     let content = html! {
-        (views(&visit.path))
+        p { a.button href="refusals" { "The last refusals" } }
         (Form { visit: &visit, action: "/refusals/live" }.search("Code, key, address or request id"))
         section.panel { div data-refresh={ "refusals/live?part=main&q=" (in_path(q)) } data-seconds="1" { (list) } }
         p.hint { "Without a script, load the page again. The process notes requests only while this page is open." }
