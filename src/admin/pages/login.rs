@@ -26,8 +26,10 @@ pub(super) async fn show(
     headers: HeaderMap,
     Extension(fields): Extension<Fields>,
 ) -> Response {
-    if fields.given("once").is_some_and(|link| pages.shared.own.sessions.take_link(link)) {
-        return begin(&pages, peer, Ok(Role::Admin), &headers, &fields);
+    let (sessions, now) = (&pages.shared.own.sessions, pages.shared.gateway.clock().now());
+    if let Some((link, role)) = fields.given("once").and_then(|link| Some((link, sessions.get(link, now, true)?))) {
+        sessions.end(link);
+        return begin(&pages, peer, Ok(role), &headers, &fields);
     }
     let ended = "Your session has ended, and nothing was changed since. Log in again.";
     match visit {
