@@ -20,11 +20,13 @@ const ODD: &str = "warn";
 #[derive(Clone, Debug)]
 pub(super) struct Issue {
     pub(super) class: &'static str,
+    /// What it is about, which does not change while it lasts.
+    about: String,
     pub(super) text: String,
-    /// In Unix seconds.
-    pub(super) since: i64,
     /// The path and the name of the page that shows more.
     pub(super) page: (&'static str, &'static str),
+    /// In Unix seconds, where that is known.
+    pub(super) since: Option<i64>,
 }
 
 /// When each issue that is there was first seen, by what it is about.
@@ -35,28 +37,33 @@ const OVERVIEW: (&str, &str) = ("./", "Overview");
 const CONFIGURATION: (&str, &str) = ("configuration", "Configuration");
 const REFUSALS: (&str, &str) = ("refusals", "Refusals");
 
+impl Issue {
+    fn new(class: &'static str, about: &str, text: String, page: (&'static str, &'static str)) -> Self {
+        Issue { class, about: about.to_owned(), text, page, since: None }
+    }
+}
+
 impl Shared {
     /// What is wrong now, the worst first.
     pub(super) fn issues(&self) -> Vec<Issue> {
         let now = self.gateway.clock().unix();
         let mut first_seen = self.own.issues.0.lock();
-        let (mut issues, mut there) = (Vec::new(), HashMap::new());
-        for (class, about, text, page, since) in self.wrong().into_iter().chain(self.odd(now)) {
-            let since = since.unwrap_or_else(|| first_seen.get(&about).copied().unwrap_or(now));
-            there.insert(about, since);
-            issues.push(Issue { class, text, since, page });
+        let mut issues = self.wrong();
+        issues.extend(self.odd(now));
+        for issue in &mut issues {
+            issue.since = issue.since.or_else(|| first_seen.get(&issue.about).copied()).or(Some(now));
         }
-        *first_seen = there;
+        *first_seen = issues.iter().map(|issue| (issue.about.clone(), issue.since.unwrap_or(now))).collect();
         issues.sort_by_key(|issue| issue.class != WRONG);
         issues
     }
 
-    fn wrong(&self) -> Vec<Found> {
-        let mut found: Vec<Found> = Vec::new();
+    fn wrong(&self) -> Vec<Issue> {
+        let mut found: Vec<Issue> = Vec::new();
         for fault in self.faults() {
             let what_to_do =
                 if fault.contains("store") { ": see the disk or the database, and the process log" } else { "" };
-            found.push((WRONG, fault.to_owned(), format!("{fault}{what_to_do}"), OVERVIEW, None));
+            found.push(Issue::new(WRONG, fault, format!("{fault}{what_to_do}"), OVERVIEW));
         }
         for upstream in self.gateway.state().origin.upstreams().into_iter().filter(|upstream| !upstream.is_up) {
             let (since, why) = upstream.out.unzip();
@@ -66,19 +73,19 @@ impl Shared {
                  the service there, and the process log",
                 upstream.name
             );
-            found.push((WRONG, upstream.name, text, OVERVIEW, since));
+            found.push(Issue { since, ..Issue::new(WRONG, &upstream.name, text, OVERVIEW) });
         }
         for warning in self.cluster_status().map(|status| status.warnings).unwrap_or_default() {
             let class = if warning.contains(" differ ") { ODD } else { WRONG };
             let about = warning.split([':', '(']).next().unwrap_or_default().to_owned();
-            found.push((class, about, warning, OVERVIEW, None));
+            found.push(Issue::new(class, &about, warning, OVERVIEW));
         }
         for (file, fault) in self.process.reloads.rejected_files() {
             let text = format!(
                 "the last reload of {file} was rejected, and what was in force stays so; mend the file ({fault}); every \
                  fault is on the page Configuration and in the process log"
             );
-            found.push((WRONG, format!("reload {file}"), text, CONFIGURATION, None));
+            found.push(Issue::new(WRONG, file, text, CONFIGURATION));
         }
         // So many that the origin or the store cannot be well, as monitoring/alerts.yml has it: more than 5 %.
         let samples = self.own.traffic.samples(&self.gateway);
@@ -90,13 +97,13 @@ impl Shared {
             let text = format!(
                 "of the last {all}, {failed} got 20, 21 or 22: see the origin or the store, and the process log"
             );
-            found.push((WRONG, "failed".to_owned(), text, REFUSALS, None));
+            found.push(Issue::new(WRONG, "failed", text, REFUSALS));
         }
         found
     }
 
     /// What is odd: nothing fails for it yet, and nobody may have meant it.
-    fn odd(&self, now: i64) -> Vec<Found> {
+    fn odd(&self, now: i64) -> Vec<Issue> {
         let (store, state) = (self.store.as_ref(), self.gateway.state());
         let unwritable = store.and_then(|store| store.write_fault());
         let unwritable =
@@ -113,9 +120,6 @@ impl Shared {
             ("server.tls", certificate("server.tls", callers), CONFIGURATION),
             ("admin.tls", certificate("admin.tls", self.certificate_ends), CONFIGURATION),
         ];
-        odd.into_iter().filter_map(|(about, text, page)| Some((ODD, about.to_owned(), text?, page, None))).collect()
+        odd.into_iter().filter_map(|(about, text, page)| Some(Issue::new(ODD, about, text?, page))).collect()
     }
 }
-
-/// An issue with what it is about, and since when it is there where that is known.
-type Found = (&'static str, String, String, (&'static str, &'static str), Option<i64>);

@@ -29,9 +29,6 @@ pub(super) struct Problem {
     /// Every fault of the files that were not loaded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) faults: Vec<ReloadFault>,
-    /// The field of a form that it is about.
-    #[serde(skip)]
-    pub(super) field: Option<&'static str>,
     #[serde(skip)]
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
 }
@@ -72,7 +69,7 @@ impl Problem {
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or_default().to_owned();
         let (kind, detail) = ("about:blank", hide_keys(&detail.into()));
-        Problem { kind, title, status: status.as_u16(), detail, faults: Vec::new(), field: None, headers: Vec::new() }
+        Problem { kind, title, status: status.as_u16(), detail, faults: Vec::new(), headers: Vec::new() }
     }
 
     pub(super) fn bad_request(detail: impl Into<String>) -> Self {

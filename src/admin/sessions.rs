@@ -19,21 +19,12 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// All sessions: whose they are, and when they were last used.
 #[derive(Debug, Default)]
-pub(super) struct Sessions {
-    all: Mutex<HashMap<Digest, (Role, Tick)>>,
-    /// What logs in once, until it has.
-    link: Mutex<Option<Digest>>,
-}
+pub(super) struct Sessions(Mutex<HashMap<Digest, (Role, Tick)>>);
 
 impl Sessions {
-    pub(super) fn new(link: Option<&str>) -> Self {
-        let link = Mutex::new(link.map(|link| Digest::of(link.as_bytes())));
-        Sessions { link, ..Sessions::default() }
-    }
-
-    /// Whether this is what logs in once; it is used up then.
-    pub(super) fn take_link(&self, link: &str) -> bool {
-        self.link.lock().take_if(|once| *once == Digest::of(link.as_bytes())).is_some()
+    /// With a session of an admin whose id is in a link; the log-in by the link ends it and begins another.
+    pub(super) fn with_link(link: &str, now: Tick) -> Self {
+        Sessions(Mutex::new(HashMap::from([(Digest::of(link.as_bytes()), (Role::Admin, now))])))
     }
 
     /// Begins a session; its id.
@@ -42,7 +33,7 @@ impl Sessions {
     /// The system gave no random bytes.
     pub(super) fn begin(&self, role: Role, now: Tick) -> Result<String, String> {
         let id = random_token()?;
-        let mut sessions = self.all.lock();
+        let mut sessions = self.0.lock();
         if sessions.len() >= MAX_SESSIONS {
             let oldest = sessions.iter().min_by_key(|(_, (_, last_used))| *last_used).map(|(digest, _)| *digest);
             oldest.map(|oldest| sessions.remove(&oldest));
@@ -53,7 +44,7 @@ impl Sessions {
 
     /// Whose session has this id. `is_use`: a person asks, and not the refresh of a page that may stand open for days.
     pub(super) fn get(&self, id: &str, now: Tick, is_use: bool) -> Option<Role> {
-        let mut sessions = self.all.lock();
+        let mut sessions = self.0.lock();
         sessions.retain(|_, (_, last_used)| now.since(*last_used) < IDLE_TIMEOUT);
         let (role, last_used) = sessions.get_mut(&Digest::of(id.as_bytes()))?;
         if is_use {
@@ -63,7 +54,7 @@ impl Sessions {
     }
 
     pub(super) fn end(&self, id: &str) {
-        self.all.lock().remove(&Digest::of(id.as_bytes()));
+        self.0.lock().remove(&Digest::of(id.as_bytes()));
     }
 }
 

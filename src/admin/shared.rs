@@ -17,7 +17,7 @@ use super::problem::{Problem, ReloadFault};
 use super::sessions::Sessions;
 use super::tokens::Tokens;
 use super::traffic::{INTERVAL, Sample, Traffic};
-use crate::clock::next_multiple_of;
+use crate::clock::{Tick, next_multiple_of};
 use crate::cluster::ClusterStatus;
 use crate::config::{Loaded, NO_STORE};
 use crate::gateway::Gateway;
@@ -202,9 +202,9 @@ pub struct Own {
 }
 
 impl Own {
-    /// `link`: a secret that logs in once.
-    pub fn new(link: Option<&str>) -> Self {
-        Own { sessions: Sessions::new(link), ..Own::default() }
+    /// With a secret that logs in once.
+    pub fn with_link(link: &str, now: Tick) -> Self {
+        Own { sessions: Sessions::with_link(link, now), ..Own::default() }
     }
 }
 

@@ -95,7 +95,7 @@ pub(super) async fn start(
                 store: store.clone(),
                 urls: urls.clone(),
                 certificate_ends: admin_ends,
-                own: Own::new(demo.map(|demo| demo.link.as_str())),
+                own: demo.map(|demo| Own::with_link(&demo.link, gateway.clock().now())).unwrap_or_default(),
             };
             let thread = AdminThread::start(shared, listener.socket.into(), settings.hosts.clone(), admin_certificate);
             Some(thread.map_err(|e| ProcessError::Failed(format!("the admin listener cannot be started: {e}")))?)

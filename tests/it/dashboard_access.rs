@@ -1,5 +1,10 @@
 //! Contract section 4: who may see the dashboard, who may change anything there, and what keeps other sites out.
 
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::Command;
+
+use tokio::net::TcpStream;
+
 use crate::support::*;
 
 const READ: &str = "read-token-0123456789";
@@ -201,4 +206,45 @@ async fn no_page_has_foreign_or_inline_code(gate: &TestGateway) {
     let library = page.split('"').find(|path| path.contains("uplot") && path.ends_with(".js")).unwrap();
     let library = dashboard.get(&format!("/{library}")).await;
     assert_eq!((library.status, library.header("cache-control")), (200, "max-age=31536000, immutable"));
+}
+
+#[tokio::test]
+async fn behind_a_proxy_pages_work_below_its_path_and_the_cookie_is_for_tls_alone() {
+    let gate = TestGateway::builder().key("bot").points("7", 3).admin();
+    let gate = gate.set("server.trusted_proxies", r#"["127.0.0.1"]"#).start().await;
+    let (admin, world) = (gate.admin().await, World::plain());
+    let listen = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let config = format!(
+        "daemon off; error_log stderr; pid {pid}; events {{}} http {{ access_log off; client_body_temp_path {temp}; \
+         proxy_temp_path {temp}; fastcgi_temp_path {temp}; uwsgi_temp_path {temp}; scgi_temp_path {temp}; server {{ listen \
+         {listen}; location /gg/ {{ proxy_pass http://{to}/; proxy_set_header Host $http_host; proxy_set_header \
+         X-Forwarded-Proto https; }} }} }}",
+        pid = world.path("nginx.pid").display(),
+        temp = world.path("temp").display(),
+        to = admin.address,
+    );
+    let config = world.write("nginx.conf", config);
+    let _nginx = Process::start(Command::new("/usr/sbin/nginx").arg("-c").arg(config).arg("-e").arg("stderr"));
+    eventually(PATIENCE, "nginx accepts", async || TcpStream::connect(listen).await.is_ok()).await;
+    let nobody = AdminClient { address: listen, token: String::new() };
+    let answer = nobody.get("/gg/keys").await;
+    assert_eq!((answer.status, answer.header("location")), (303, "/gg/login?from=%2Fkeys"), "{answer:?}");
+    let form = format!("token={}&from=%2Fkeys", admin.token);
+    let answer = nobody.send("POST", "/gg/login", &[OWN], &form).await;
+    assert_eq!((answer.status, answer.header("location")), (303, "/gg/keys"), "{answer:?}");
+    let (cookie, flags) = answer.header("set-cookie").split_once("; ").unwrap();
+    assert_eq!(flags, "HttpOnly; SameSite=Strict; Secure");
+    let browser = Browser::start().await;
+    browser.open(&format!("http://{listen}/gg/login")).await;
+    let (name, id) = cookie.split_once('=').unwrap();
+    let set = format!("document.cookie = '{name}={id}; path=/gg'");
+    browser.evaluate(&set).await; // over plain HTTP, from which a browser takes no cookie for TLS
+    for (path, title) in [("", "Overview"), ("keys?make=yes", "Make a key"), ("refusals/live", "Live")] {
+        browser.open(&format!("http://{listen}/gg/{path}")).await;
+        assert_eq!(browser.text("h1").await, title);
+        let loaded = "getComputedStyle(document.querySelector('nav ul')).display === 'flex'";
+        browser.shows("the style sheet", loaded).await;
+    }
+    browser.open(&format!("http://{listen}/gg/keys/{}", gate.key_id("bot"))).await;
+    browser.enter("nav a[href='./tuning']", "Tuning").await;
 }

@@ -44,10 +44,18 @@ async fn before_an_http_origin_pages_show_the_cache_and_the_upstream() {
     the_cache_is_shown_and_purged(&gate, &dashboard).await;
     let untried = dashboard.get("/tuning?tier=standard&rate=1%2Fs&burst=5").await;
     assert!(untried.status == 409 && untried.text.contains("Set log.decisions"), "{untried:?}");
+    assert!(dashboard.get("/tuning").await.text.contains("class=\"warn\">No decisions are recorded"));
+    let toml = gate.world().text("gateway.toml");
+    gate.world().write("gateway.toml", toml + "\n[log]\ndecisions = \"d.log\"\n");
+    let reloaded = gate.admin().await.post("/api/reload", "").await.is(200);
+    assert_eq!((&reloaded["changed"], &reloaded["after_restart"]), (&json!(["log"]), &json!([])));
+    gate.get_points("bot", "7").await.is("3");
+    let is_recorded = async || dashboard.get("/tuning?rate=1%2Fs").await.text.contains("What it would have done");
+    eventually(PATIENCE, "it is recorded without a restart", is_recorded).await;
     // Requests that fail at an upstream that answers are told.
     gate.origin().next("getPoints", Act::say(500, "<html>"));
     assert_eq!(gate.get_points("bot", "6").await.code(), Some(20));
-    let told = "class=\"alert\">of the last 8 requests, 1 got 20, 21 or 22: see the origin";
+    let told = " 1 got 20, 21 or 22: see the origin";
     // A request is counted after its answer.
     eventually(PATIENCE, told, async || dashboard.get("/").await.text.contains(told)).await;
     the_only_upstream_is_named_while_it_does_not_answer(&mut gate, &dashboard).await;
@@ -323,6 +331,10 @@ async fn other_limits_are_tried_on_the_recorded_decisions(gate: &TestGateway, da
     gate.admin().await.post("/api/reload", "").await.is(200);
     let page = dashboard.get("/tuning?tier=a.b&rate=1%2Fm&burst=5").await.text;
     assert!(page.contains("[limits.tiers.&quot;a.b&quot;]\nrate = &quot;1/m&quot;\nburst = 5\n"), "{page}");
+    let suggested = dashboard.get("/tuning?tier=standard&suggest=yes").await;
+    let query = suggested.header("location");
+    assert!(query.starts_with("/tuning?tier=standard&rate=") && query.contains("&write_rate="), "{suggested:?}");
+    assert!(dashboard.get(query).await.text.contains("Nothing would be refused."), "{query}");
     for (bad, words) in [
         ("rate=0%2Fs&burst=5", "rate"),
         ("rate=1%2Fs&burst=0", "standard.burst"),

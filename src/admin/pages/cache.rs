@@ -6,15 +6,11 @@ use axum::response::{IntoResponse, Redirect};
 use maud::html;
 use serde_json::json;
 
-use super::keys::guild_field;
 use super::layout::{Form, page, row, table, tick};
 use super::overview::{HITS, MISSES, share, used};
 use super::{Answer, Visit};
 use crate::admin::problem::Problem;
 use crate::wire::Operation;
-
-/// Guilds to choose from.
-const MAX_CHOICES: usize = 50;
 
 pub(super) async fn show(Extension(visit): Extension<Visit>) -> Answer {
     let gateway = &visit.shared().gateway;
@@ -26,10 +22,6 @@ pub(super) async fn show(Extension(visit): Extension<Visit>) -> Answer {
     });
     let columns =
         [("Operation", ""), ("From memory", "number"), ("Asked the origin", "number"), ("Hit ratio", "number")];
-    let guilds = match visit.shared().guilds() {
-        Ok(records) => records.store.guilds_page(None, MAX_CHOICES).await.unwrap_or_default(),
-        Err(_) => Vec::new(), // there is no store
-    };
     let form = Form { visit: &visit, action: "/cache/purge" };
     let content = html! {
         dl.tiles {
@@ -46,7 +38,7 @@ pub(super) async fn show(Extension(visit): Extension<Visit>) -> Answer {
         section.panel { (table("Reads since the start of the process", &columns, rows)) }
         (form.post("Purge", ("danger", "Purge"), html! {
             p { "Purged answers are asked for again when a caller wants them. Nothing is lost." }
-            (guild_field(&form, &guilds, "", "Only answers to this guild's keys."))
+            (form.text("guild", "Guild", "", "Its id; only answers to this guild's keys."))
             (form.text("member", "Member", "", "Only answers about this member."))
             (tick("everything", "Everything, for all guilds and members", false))
         }))

@@ -129,7 +129,7 @@ fn visit(pages: &Arc<Pages>, request: &Request) -> Option<Visit> {
     let now = pages.shared.gateway.clock().now();
     let role = session_id(request.headers()).and_then(|id| pages.shared.own.sessions.get(id, now, is_use))?;
     let (peer, path) = (request.extensions().get::<Peer>().copied(), request.uri().path().to_owned());
-    Some(Visit { pages: pages.clone(), role, peer, path, fields: Fields::default(), refused: None })
+    Some(Visit { pages: pages.clone(), role, peer, path, fields: Fields::default(), refused: None, wrong_field: None })
 }
 
 /// The id of the session that a request names.

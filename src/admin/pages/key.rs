@@ -149,7 +149,7 @@ async fn live(shared: &Shared, id: &str, usage: Option<&KeyUsage>) -> Markup {
 fn chart(id: &str, lines: &[Line], now: i64, hint: &str) -> Markup {
     let points = |(.., points): &Line| points.clone();
     let columns: Vec<_> =
-        [("From", "")].into_iter().chain(lines.iter().map(|(_, name, _)| (*name, "number"))).collect();
+        [("From", "nowrap")].into_iter().chain(lines.iter().map(|(_, name, _)| (*name, "number"))).collect();
     let times = lines.first().map(points).unwrap_or_default();
     let rows = times.iter().enumerate().rev().map(|(at, (time, _))| {
         let values = lines.iter().map(|(.., points)| html! { (points[at].1) });

@@ -278,14 +278,6 @@ pub(super) fn scope_choice(form: &Form<'_>, shown: &str) -> Markup {
     form.choice("scope", "Scope", shown, &[("write", "write: reads and setPoints"), ("read", "read: reads only")])
 }
 
-/// A field for a guild's id, with some that there are to choose from.
-pub(super) fn guild_field(form: &Form<'_>, guilds: &[GuildRecord], shown: &str, hint: &str) -> Markup {
-    html! {
-        (form.text("guild", "Guild", shown, hint))
-        datalist #guilds { @for guild in guilds.iter().take(PAGE) { option value=(guild.id) { (guild.name) } } }
-    }
-}
-
 /// The page with the form that makes a key, alone, so that what is wrong with it is in sight.
 async fn make_page(visit: &Visit) -> Answer {
     let form = Form { visit, action: "/keys" };
@@ -318,15 +310,15 @@ pub(super) async fn create(Extension(visit): Extension<Visit>) -> Answer {
     let body = json!({ "guild": guild, "name": name, "scope": scope, "tier": tier, "expires": expires });
     match visit.api(Method::POST, "/api/keys", body).await {
         Ok(answer) => Ok(issued(&visit, "The key was made", &answer)),
-        Err(mut problem) => {
-            problem.field = if guild.parse::<GuildId>().is_err() || problem.status() == StatusCode::NOT_FOUND {
+        Err(problem) => {
+            let wrong_field = if guild.parse::<GuildId>().is_err() || problem.status() == StatusCode::NOT_FOUND {
                 Some("guild")
             } else if expires.is_some_and(|expires| expires.parse::<Expires>().is_err()) {
                 Some("expires")
             } else {
                 tier.filter(|tier| problem.detail.contains(tier)).map(|_| "tier")
             };
-            make_page(&visit.refused(problem)).await
+            make_page(&Visit { wrong_field, ..visit.refused(problem) }).await
         }
     }
 }

@@ -41,8 +41,10 @@ const DONE: [(&str, &str); 11] = [
 /// A page of someone who is logged in.
 pub(super) fn page(visit: &Visit, title: &str, content: Markup) -> Response {
     let status = visit.refused.as_ref().map_or(StatusCode::OK, Problem::status);
+    let shadow = visit.shared().gateway.state().config.limits.shadow_warning();
     let done = DONE.iter().find(|(done, _)| visit.fields.get("done") == *done);
     let content = html! {
+        @if let Some(warning) = shadow.filter(|_| visit.path != "/") { p.warn { (warning) } }
         @if let Some(problem) = &visit.refused { (alert(problem)) }
         @if let Some((_, said)) = done { p.good role="status" { (said) } }
         (content)
@@ -157,21 +159,24 @@ impl Form<'_> {
     /// What is wrong with a field of this form, if it is that which was refused.
     fn error(&self, name: &str) -> Option<&str> {
         let refused = self.visit.refused.as_ref().filter(|_| self.visit.path == self.action)?;
-        (refused.field == Some(name)).then_some(&refused.detail)
+        (self.visit.wrong_field == Some(name)).then_some(&refused.detail)
     }
 
     /// A field with its label.
     pub(super) fn text(&self, name: &str, label: &str, shown: &str, hint: &str) -> Markup {
         let (id, error) = (format!("field-{name}"), self.error(name));
+        let has_hint = error.is_some() || !hint.is_empty();
         html! {
             div.field {
                 label for=(id) { (label) }
                 input id=(id) name=(name) value=(self.value(name, shown)) autocomplete="off" spellcheck="false"
-                    list=[(name == "guild").then_some("guilds")] aria-describedby=(format!("{id}-hint"))
+                    aria-describedby=[has_hint.then(|| format!("{id}-hint"))]
                     aria-invalid=[error.map(|_| "true")] autofocus[error.is_some()];
-                span id=(format!("{id}-hint")) {
-                    @if let Some(error) = error { span.error { (error) " " } }
-                    span.hint { (hint) }
+                @if has_hint {
+                    span id=(format!("{id}-hint")) {
+                        @if let Some(error) = error { span.error { (error) " " } }
+                        span.hint { (hint) }
+                    }
                 }
             }
         }

@@ -70,7 +70,7 @@ async fn notes(
         };
         row![note.id, said("author"), said(text), ends.unwrap_or_else(|| of[number].to_string()), remove]
     });
-    let columns = [("Id", ""), ("author", "name"), (text, "name"), (number, ""), ("", "")];
+    let columns = [("Id", ""), ("author", "name"), (text, "name"), (number, "nowrap"), ("", "")];
     let action = format!("{path}/{one}");
     let form = Form { visit, action: &action };
     let hint = if kind.number == Number::Rating { "Stars, 1 to 5." } else { "Such as 90d or 2030-12-24." };

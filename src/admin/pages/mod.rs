@@ -60,6 +60,8 @@ struct Visit {
     fields: Fields,
     /// Why the form that was sent is shown again.
     refused: Option<Problem>,
+    /// The field for which it was refused.
+    wrong_field: Option<&'static str>,
 }
 
 /// The fields of a form that was sent, or of the query.

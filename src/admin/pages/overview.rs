@@ -65,9 +65,9 @@ fn issues(shared: &Shared) -> Markup {
         @if issues.is_empty() { p.good role="status" { "Nothing is wrong." } }
         @else {
             ul.issues role="alert" {
-                @for Issue { class, text, since, page: (path, name) } in &issues {
+                @for Issue { class, text, since, page: (path, name), .. } in &issues {
                     li class=(class) {
-                        (text) "." " Since " (since_when(*since, now)) "."
+                        (text) "." " Since " (since_when(since.unwrap_or(now), now)) "."
                         @if *path != "./" { " " a href=(path) { "To the page " (name) } }
                     }
                 }

@@ -8,7 +8,6 @@ use maud::{Markup, html};
 
 use super::layout::{Form, ago, chips, cut, page, row, table};
 use super::{Answer, Visit, in_path};
-use crate::admin::problem::Problem;
 use crate::admin::shared::Shared;
 use crate::config::Keys;
 use crate::model::{KeyId, counted};
@@ -35,8 +34,6 @@ const LIVE_COLUMNS: [(&str, &str); 7] = [
     ("Request id", "id"),
 ];
 
-const VIEWS: [(&str, &str); 2] = [("refusals", "The last refusals"), ("refusals/live", "Live: requests as they come")];
-
 /// Whether the request has this text as its code, key, address or request id.
 fn has(line: &AccessLine, text: &str) -> bool {
     let code = line.code.map(|code| format!("{code:02}")).unwrap_or_default();
@@ -44,8 +41,8 @@ fn has(line: &AccessLine, text: &str) -> bool {
     text.is_empty() || fields.iter().any(|field| field == text) || line.key.as_deref() == Some(text)
 }
 
-/// The names of keys of the store, and the guilds of those that are in force.
-async fn known_keys(shared: &Shared, lines: &[AccessLine]) -> Result<HashMap<KeyId, KeyLookup>, Problem> {
+/// The guilds of keys that are in force, and the names of those in the store, if it answers.
+async fn known_keys(shared: &Shared, lines: &[AccessLine]) -> HashMap<KeyId, KeyLookup> {
     let mut ids: Vec<KeyId> = lines.iter().filter_map(|line| line.key.clone()).collect();
     ids.sort_unstable();
     ids.dedup();
@@ -55,10 +52,10 @@ async fn known_keys(shared: &Shared, lines: &[AccessLine]) -> Result<HashMap<Key
         usage.map(|usage| in_force(&usage.key.id, usage.key.guild.to_string(), None)).collect();
     if let Ok(records) = shared.keys() {
         let (search, all) = (KeySearch { among: true, ids, ..KeySearch::default() }, i64::MAX as usize);
-        let found = records.store.find_keys(search, 0, all).await?;
+        let found = records.store.find_keys(search, 0, all).await.unwrap_or_default();
         known.extend(found.into_iter().map(|key| in_force(&key.id, key.guild.to_string(), Some(key.name))));
     }
-    Ok(known)
+    known
 }
 
 /// Whose request it was: a link to its key, or the address.
@@ -75,14 +72,6 @@ fn code_words(code: Option<u8>) -> String {
     code.map_or("answered".to_owned(), |code| format!("{code:02} {}", code_meaning(code)))
 }
 
-fn views(path: &str) -> Markup {
-    html! {
-        ul.chips {
-            @for (view, name) in VIEWS { li { a href=(view) aria-current=[(path[1..] == *view).then_some("true")] { (name) } } }
-        }
-    }
-}
-
 pub(super) async fn show(Extension(visit): Extension<Visit>) -> Answer {
     let (shared, fields) = (visit.shared(), &visit.fields);
     let totals = shared.gateway.observer.totals().by_code;
@@ -93,12 +82,12 @@ pub(super) async fn show(Extension(visit): Extension<Visit>) -> Answer {
     let codes: Vec<(&str, &str)> = codes.iter().map(|(code, text)| (code.as_str(), text.as_str())).collect();
     let mut refusals = shared.gateway.observer.last_refusals();
     refusals.retain(|line| has(line, fields.get("code")) && has(line, fields.get("q")));
-    let known = known_keys(shared, &refusals).await?;
+    let known = known_keys(shared, &refusals).await;
     let groups = groups(refusals);
     let rows: Vec<_> =
         groups.iter().take(MAX_ROWS).map(|group| group_row(shared, group, &known, groups.len())).collect();
     let content = html! {
-        (views(&visit.path))
+        p { a.button href="refusals/live" { "Live: requests as they come" } }
         (chips(&visit, "code", &["q"], &codes))
         (Form { visit: &visit, action: "/refusals" }.search("Code, key, address or request id"))
         section.panel {
@@ -168,7 +157,7 @@ pub(super) async fn live(Extension(visit): Extension<Visit>) -> Answer {
     let mut lines = shared.gateway.observer.live_requests(now_ms);
     lines.retain(|line| has(line, q));
     lines.truncate(MAX_ROWS);
-    let known = known_keys(shared, &lines).await?;
+    let known = known_keys(shared, &lines).await;
     let rows: Vec<_> = lines
         .iter()
         .map(|line| {
@@ -192,7 +181,7 @@ pub(super) async fn live(Extension(visit): Extension<Visit>) -> Answer {
         return Ok(list.into_response());
     }
     let content = html! {
-        (views(&visit.path))
+        p { a.button href="refusals" { "The last refusals" } }
         (Form { visit: &visit, action: "/refusals/live" }.search("Code, key, address or request id"))
         section.panel { div data-refresh={ "refusals/live?part=main&q=" (in_path(q)) } data-seconds="1" { (list) } }
         p.hint { "Without a script, load the page again. The process notes requests only while this page is open." }

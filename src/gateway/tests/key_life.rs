@@ -66,7 +66,16 @@ async fn the_last_use_of_a_rotated_key_is_that_of_whichever_secret_was_used() {
     }
     w.advance(1);
     assert_eq!(last_used().await, Some(1003));
-    assert_eq!(w.store.requests_by_day("k1", 0).await.unwrap(), [(0, 3)], "each request is counted once");
+    assert_eq!(w.store.requests_by_day("k1", 0).await.unwrap(), []);
+    let usage = w.gateway.usage_of(|key| &**key == "k1");
+    for requests in 1..4 {
+        usage[0].key.budget.activity.count(None, None, w.gateway.clock().now());
+        for _ in 0..2 {
+            w.gateway.write_usage(&w.store, 0).await.unwrap();
+            let written = w.store.requests_by_day("k1", 0).await.unwrap();
+            assert_eq!(written, [(0, requests)], "each request is written once");
+        }
+    }
 }
 
 #[tokio::test]
