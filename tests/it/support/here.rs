@@ -6,6 +6,7 @@ use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use guildgate::clock::{Clock, Tick};
 use guildgate::config::{self, Config, Keys, OriginKind};
 use guildgate::edge::{Edge, Listener, Server, Tls};
@@ -56,7 +57,8 @@ pub async fn store(world: &World, records: String, keys: Vec<KeyRecord>) -> Opti
 
 impl Here {
     pub async fn start(world: &World, store: Option<Arc<Store>>, clock: Clock) -> Here {
-        let _ = rlimit::increase_nofile_limit(u64::MAX); // callers and gateways share this process
+        let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }); // callers and gateways share this process
         let config = load(world);
         let origin = Arc::new(match &config.origin.kind {
             OriginKind::Builtin => Origin::Builtin(Builtin::new(store.clone().unwrap(), clock.clone())),
@@ -80,10 +82,11 @@ impl Here {
         let tls = pair.map(|pair| Arc::new(Tls::new(pair, threads).unwrap()));
         let bind = |listen| Listener::bind("server.listen", listen, false, tls.is_some(), &mut Vec::new()).unwrap();
         let listeners: Vec<Listener> = config.server.listen.iter().map(bind).collect();
-        let address = listeners[0].url().rsplit('/').next().unwrap().parse().unwrap();
+        let address = listeners[0].url.rsplit('/').next().unwrap().parse().unwrap();
         let state = State::new(config, origin, keys, list, Vec::new(), &clock);
         let gateway = Arc::new(Gateway::new(clock, state, Observer::default()));
-        let mut server = Server::start(Edge::new(gateway.clone(), tls, usize::MAX), listeners, threads).unwrap();
+        let edge = Arc::new(Edge::new(gateway.clone(), tls, usize::MAX));
+        let mut server = Server::start(edge, listeners, threads).unwrap();
         server.accept();
         Here { gateway, address, server: ManuallyDrop::new(server) }
     }
