@@ -14,7 +14,7 @@
 mod service;
 #[expect(dead_code, reason = "other benches use more of it")]
 mod shared;
-#[expect(dead_code, unused_imports, unused_macros, reason = "the tests use more of it")]
+#[expect(dead_code, unused_imports, reason = "the tests use more of it")]
 #[path = "../tests/it/support/mod.rs"]
 mod support;
 

@@ -6,7 +6,6 @@ use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use guildgate::clock::{Clock, Tick};
 use guildgate::config::{self, Config, Keys, OriginKind};
 use guildgate::edge::{Edge, Listener, Server, Tls};
@@ -17,6 +16,7 @@ use guildgate::origin::{self, Builtin, HttpOrigin, Origin};
 use guildgate::store::{IfMissing, KeyRecord, Mode, Store};
 use guildgate::telemetry::Observer;
 use guildgate::tls::Certificate;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::World;
 
