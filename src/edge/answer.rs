@@ -34,7 +34,6 @@ pub(super) struct AnsweredAt {
 
 /// What an answer says.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "nearly every answer is a reply, which a box would make slower")]
 pub(super) enum Content {
     Reply(Reply),
     /// To a browser that asks whether its page may call.
