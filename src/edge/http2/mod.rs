@@ -38,8 +38,8 @@ const MIN_WINDOW: usize = 16 * 1024;
 /// one that is far too long is never held.
 const HEADER_SLACK: usize = 4;
 
-/// And never less than this: it adds 32 bytes for each field.
-const MIN_HEADER_LIST: usize = 16 * 1024;
+/// And so much more, since it counts 32 bytes for each of up to a hundred fields and a few.
+const FIELDS_OVERHEAD: usize = 4 * 1024;
 
 /// What small DATA frames that wait to be read may cost, each 256 bytes less its length: a hundred requests may come at once,
 /// each with its body in forty pieces.
@@ -84,7 +84,7 @@ fn options(server: &Server) -> H2Options {
     let as_u32 = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let mut options = default_h2_options();
     options
-        .max_header_list_size(as_u32(server.max_header.saturating_mul(HEADER_SLACK).max(MIN_HEADER_LIST)))
+        .max_header_list_size(as_u32(server.max_header.saturating_mul(HEADER_SLACK).saturating_add(FIELDS_OVERHEAD)))
         .initial_window_size(as_u32(server.max_body.max(MIN_WINDOW)))
         .max_send_buffer_size(WRITE_PART)
         .data_frame_budget(DATA_FRAME_BUDGET);
