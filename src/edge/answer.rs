@@ -21,14 +21,9 @@ pub(super) struct Answer<'c> {
     pub(super) content: Content,
     /// The value of `Access-Control-Allow-Origin`; `None`: no page that may read the answer has asked.
     pub(super) allow_origin: Option<&'c str>,
-    pub(super) at: AnsweredAt,
-}
-
-/// When a request was answered.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AnsweredAt {
-    pub(super) moment: Instant,
-    /// Milliseconds since the Unix epoch.
+    /// When the request was answered.
+    pub(super) at: Instant,
+    /// The same in milliseconds since the Unix epoch.
     pub(super) unix_ms: i64,
 }
 
@@ -120,7 +115,7 @@ impl Answer<'_> {
     fn add_fields(&self, config: &Config, length: usize, to: &mut impl Fields) {
         // An answer of 204 has no body, and so neither a type nor a length (RFC 9110, 8.6).
         let has_body = !matches!(self.content, Content::Preflight(_));
-        to.add("Date", |out| write_date(self.at.unix_ms, out));
+        to.add("Date", |out| write_date(self.unix_ms, out));
         if has_body {
             to.add_bytes("Content-Type", b"text/plain; charset=utf-8");
         }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::time::Instant;
 
-use super::answer::{Answer, AnsweredAt, Content};
+use super::answer::{Answer, Content};
 use super::pass::{Passed, is_passed};
 use super::request::RequestFields;
 use super::{Edge, proxies};
@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::gateway::{Body, CacheStatus, Gateway, Reply, RequestDetails, RequestHeader, State};
 use crate::keys::InFlightSlot;
 use crate::model::Limit;
-use crate::telemetry::{AccessLine, UpstreamUse};
+use crate::telemetry::AccessLine;
 use crate::wire::{Fault, Operation, RequestId};
 use crate::wire::{RequestSpan, TraceContext};
 
@@ -55,7 +55,8 @@ impl Edge {
         let allow_origin = origin.and_then(|origin| config.answers.allow_origin(origin));
         if config.server.is_health(request.method, request.path) {
             let content = Content::Health { draining: self.health_fails.load(Ordering::Relaxed) };
-            return Ok(Answer { content, allow_origin, at: answered(&self.gateway) });
+            let nobody = [0; 4].into(); // health checks are not logged
+            return Ok(finished(&self.gateway, config, content, allow_origin, (nobody, request.arrived)));
         }
         let Some((fields, content_length)) = request.fields else {
             return Ok(self.refuse(config, Fault::Malformed, request.peer, request.arrived));
@@ -152,11 +153,6 @@ impl Edge {
     }
 }
 
-/// The clocks now, read once for all that is done with the answer.
-fn answered(gateway: &Gateway) -> AnsweredAt {
-    AnsweredAt { moment: Instant::now(), unix_ms: gateway.clock().unix_ms() }
-}
-
 /// Reports the end of a request, which is now.
 pub(super) fn finished<'s>(
     gateway: &Gateway,
@@ -165,18 +161,19 @@ pub(super) fn finished<'s>(
     allow_origin: Option<&'s str>,
     (client, arrived): (IpAddr, Instant),
 ) -> Answer<'s> {
-    let (at, status) = (answered(gateway), content.status(config));
+    // Read once for all that is done with the answer.
+    let (at, unix_ms) = (Instant::now(), gateway.clock().unix_ms());
     let (details, code) = match &content {
         Content::Reply(reply) => (&reply.details, reply.answer.as_ref().err().map(|fault| fault.code())),
         Content::Preflight(details) | Content::Passed(_, details) => (details, None),
-        Content::Health { .. } => return Answer { content, allow_origin, at },
+        Content::Health { .. } => return Answer { content, allow_origin, at, unix_ms },
     };
     let upstream = details.upstream.as_ref();
     let outcome = AccessLine {
-        unix_ms: at.unix_ms,
+        unix_ms,
         client,
         operation: details.operation,
-        status,
+        status: content.status(config),
         code,
         key: details.key.as_ref().map(|key| key.id.clone()),
         cache: details.cache.map(CacheStatus::kind),
@@ -186,15 +183,15 @@ pub(super) fn finished<'s>(
             .or(details.over_strangers.then_some("strangers"))
             .map(Into::into),
         over_candidate: details.over_candidate,
-        took: at.moment.duration_since(arrived),
+        took: at.duration_since(arrived),
         id: details.id,
         tier: details.key.as_ref().map(|key| key.tier_in_force.clone()),
         upstream: upstream.map(|upstream| upstream.name.clone()),
-        upstream_us: upstream.map(UpstreamUse::took_us),
+        upstream_us: upstream.map(|upstream| upstream.took_us),
         upstream_error: upstream.and_then(|upstream| upstream.error.clone()),
         config: config.hash,
         span: details.span.clone(),
     };
-    gateway.finished(details, at.moment.into_std(), outcome);
-    Answer { content, allow_origin, at }
+    gateway.finished(details, at.into_std(), outcome);
+    Answer { content, allow_origin, at, unix_ms }
 }

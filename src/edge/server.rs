@@ -119,7 +119,12 @@ async fn accept_until(edge: Arc<Edge>, listening: TcpStream, is_unix: bool, stop
             Ok((connection, address)) if is_unix || address.is_some() => {
                 let (edge, stop) = (edge.clone(), stop.clone());
                 current_handle().spawn(async move {
-                    match register(connection, is_unix) {
+                    // Registered with the runtime of the thread that will serve it.
+                    let socket = match is_unix {
+                        true => UnixStream::from_std(connection.into()).map(Socket::Right),
+                        false => TcpStream::from_std(connection.into()).map(Socket::Left),
+                    };
+                    match socket {
                         Ok(socket) => edge.serve(socket, address, stop).await,
                         Err(error) => tracing::warn!(%error, "cannot serve a connection"),
                     }
@@ -138,12 +143,4 @@ async fn accept_until(edge: Arc<Edge>, listening: TcpStream, is_unix: bool, stop
 fn accept(listening: &TcpStream) -> io::Result<(OwnedFd, Option<IpAddr>)> {
     let (connection, address) = acceptfrom_with(listening, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     Ok((connection, address.and_then(|address| SocketAddr::try_from(address).ok()).map(|address| address.ip())))
-}
-
-/// Registers a connection with the runtime of the thread that will serve it.
-fn register(connection: OwnedFd, is_unix: bool) -> io::Result<Socket> {
-    Ok(match is_unix {
-        true => Socket::Right(UnixStream::from_std(connection.into())?),
-        false => Socket::Left(TcpStream::from_std(connection.into())?),
-    })
 }

@@ -97,7 +97,8 @@ impl TestGateway {
         let origin = Arc::new(Origin::Builtin(Builtin::new(store.clone(), clock.clone())));
         let state = State::new(config, origin, source.clone(), source.list().await.unwrap(), Vec::new(), &clock);
         let decisions = Arc::new(DecisionLog::open(&folder.path().join("d.log"), 1 << 20, clock.clone()).unwrap());
-        let gateway = Gateway::new(clock, state, Observer::new(None, Some(decisions.clone())));
+        let gateway =
+            Gateway::new(clock, state, Observer { decisions: Some(decisions.clone()), ..Observer::default() });
         TestGateway { gateway: Arc::new(gateway), store, decisions, _folder: folder }
     }
 

@@ -4,7 +4,7 @@
 use std::panic::AssertUnwindSafe;
 use std::process::exit;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tokio::time::sleep;
@@ -34,7 +34,7 @@ pub(super) fn supervise(name: &'static str, logs: &Logs, task: impl Future<Outpu
              again, as a service manager does by itself"
         );
         logs.close(LOGS_AFTER_DEFECT);
-        logs.process.close(LOGS_AFTER_DEFECT);
+        logs.process.close(Instant::now() + LOGS_AFTER_DEFECT);
         exit(1);
     });
 }

@@ -48,10 +48,13 @@ impl Logs {
 
     /// Writes the end of each caller's request to all but the audit log.
     pub(super) fn observer(&self) -> Observer {
-        let observer = Observer::new(self.access.clone(), self.decisions.clone());
-        #[cfg(feature = "otlp")]
-        let observer = observer.with_traces(self.traces.clone());
-        observer
+        Observer {
+            access: self.access.clone(),
+            decisions: self.decisions.clone(),
+            #[cfg(feature = "otlp")]
+            traces: self.traces.clone(),
+            ..Observer::default()
+        }
     }
 
     /// Opens new files where the old ones were moved away, at each of these signals, for ever.

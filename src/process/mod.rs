@@ -17,7 +17,7 @@ mod systemd; // sd_notify
 
 use std::env::current_dir;
 use std::path::{Path, PathBuf, absolute};
-use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::runtime::Builder;
 use tokio::signal::unix::SignalKind;
@@ -93,7 +93,7 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
     };
     let json = loaded.config.log.is_json();
     let log = telemetry::init(&loaded.config.log);
-    let log = Arc::new(log.map_err(|e| ProcessError::Failed(format!("a thread could not be started: {e}")))?);
+    let log = log.map_err(|e| ProcessError::Failed(format!("a thread could not be started: {e}")))?;
     telemetry::log_panics();
     let result = runtime.block_on(async {
         log_start(&loaded, demo.is_some());
@@ -129,7 +129,7 @@ pub fn run(config_path: Option<PathBuf>, demo: bool, held: Option<HeldSignals>) 
         tracing::error!("{}", hide_keys(&error.to_string()));
         ProcessError::Logged { exit_code: error.exit_code() }
     });
-    log.close(CLOSE_TIMEOUT);
+    log.close(Instant::now() + CLOSE_TIMEOUT);
     result
 }
 

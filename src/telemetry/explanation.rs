@@ -96,20 +96,16 @@ impl Explanation {
 
     fn request(&self) -> String {
         let (time, client) = (self.line.time(), self.line.client);
-        match self.line.operation {
-            Some(operation) => format!("At {time} the address {client} sent {}.", operation.name()),
-            None => format!("At {time} the address {client} sent a request that named no operation."),
-        }
+        let what = self.line.operation.map_or("a request that named no operation", Operation::name);
+        format!("At {time} the address {client} sent {what}.")
     }
 
     fn key(&self, lookup: &KeyLookup) -> String {
         let Some(id) = &self.line.key else {
-            return match (self.line.code, self.line.over_limit.as_deref()) {
-                (Some(1), _) => "It had no API key.",
-                (Some(2), _) => "Its API key was not accepted.",
-                (Some(12), _) | (_, Some("strangers")) => "It had no API key that was known to be valid.",
-                (Some(20..=22), _) => "Its API key could not be judged.",
-                _ => "It was refused before its API key was looked at.",
+            return match self.line.code {
+                Some(1) => "It had no API key.",
+                Some(2) => "Its API key was not accepted.",
+                _ => "It was answered before its API key was known to be valid.",
             }
             .to_owned();
         };

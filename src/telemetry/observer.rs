@@ -12,26 +12,15 @@ use crate::wire::{TraceContext, TraceParent};
 /// Observes every request.
 #[derive(Debug, Default)]
 pub struct Observer {
-    access: Option<Arc<AccessLog>>,
-    decisions: Option<Arc<DecisionLog>>,
+    pub access: Option<Arc<AccessLog>>,
+    pub decisions: Option<Arc<DecisionLog>>,
     pub metrics: RequestMetrics,
-    last_refusals: LastRefusals,
+    pub last_refusals: LastRefusals,
     #[cfg(feature = "otlp")]
-    traces: Option<Arc<super::TraceExport>>,
+    pub traces: Option<Arc<super::TraceExport>>,
 }
 
 impl Observer {
-    /// An observer with the logs that are configured.
-    pub fn new(access: Option<Arc<AccessLog>>, decisions: Option<Arc<DecisionLog>>) -> Self {
-        Observer { access, decisions, ..Observer::default() }
-    }
-
-    /// The same with an export of traces, if one is configured.
-    #[cfg(feature = "otlp")]
-    pub fn with_traces(self, traces: Option<Arc<super::TraceExport>>) -> Self {
-        Observer { traces, ..self }
-    }
-
     /// The trace and the parent of a request's span, if it is sampled.
     #[cfg(feature = "otlp")]
     pub fn sample(&self, trace: &TraceContext<'_>) -> Option<TraceParent> {

@@ -5,7 +5,7 @@
 use std::fmt::{self, Debug};
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tracing::field::Field;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -17,7 +17,7 @@ use super::line_output::LineOutput;
 use super::log_limit::LogLimit;
 use super::writer::BackgroundWriter;
 use crate::clock::Clock;
-use crate::config::{Log, LogLevel};
+use crate::config::Log;
 
 /// Lines that wait for stderr; what does not fit is dropped. A stderr that is not read must not stop the gateway.
 const LINES: usize = 4096;
@@ -46,23 +46,15 @@ const DEPENDENCIES: [(&str, LevelFilter); 11] = [
     ("redis", LevelFilter::ERROR),
 ];
 
-/// The process log, until it is closed.
-#[derive(Clone, Debug)]
-pub struct ProcessLog(Arc<BackgroundWriter<Vec<u8>>>);
-
-impl ProcessLog {
-    /// Writes what is queued, within this time.
-    pub fn close(&self, within: Duration) {
-        self.0.close(Instant::now() + within);
-    }
-}
+/// The process log.
+pub type ProcessLog = BackgroundWriter<Vec<u8>>;
 
 /// Takes one line in one write.
-struct LineTo(ProcessLog);
+struct LineTo(Arc<ProcessLog>);
 
 impl Write for LineTo {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.0.record(line.to_vec());
+        self.0.record(line.to_vec());
         Ok(line.len())
     }
 
@@ -75,20 +67,15 @@ impl Write for LineTo {
 ///
 /// # Errors
 /// The thread that writes it could not be started.
-pub fn init(log: &Log) -> io::Result<ProcessLog> {
-    let level = match log.level {
-        LogLevel::Error => LevelFilter::ERROR,
-        LogLevel::Warn => LevelFilter::WARN,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-        LogLevel::Trace => LevelFilter::TRACE,
-    };
+pub fn init(log: &Log) -> io::Result<Arc<ProcessLog>> {
+    let levels = [LevelFilter::ERROR, LevelFilter::WARN, LevelFilter::INFO, LevelFilter::DEBUG, LevelFilter::TRACE];
+    let level = levels[log.level as usize];
     let quiet = DEPENDENCIES.map(|(target, minimum)| (target, minimum.min(level)));
     let filter = Targets::new().with_default(level).with_targets(quiet);
     let stderr = LineOutput::stream(io::stderr());
     let add = |line: &Vec<u8>, lines: &mut String| lines.push_str(&String::from_utf8_lossy(line));
-    let writer = BackgroundWriter::of_lines("the process log", "process-log", (LINES, Duration::ZERO), stderr, add)?;
-    let process_log = ProcessLog(Arc::new(writer));
+    let process_log = ProcessLog::of_lines("the process log", "process-log", (LINES, Duration::ZERO), stderr, add)?;
+    let process_log = Arc::new(process_log);
     let registry = tracing_subscriber::registry().with(filter).with(LogLimit::new(Clock::system()));
     let to = process_log.clone();
     let layer = tracing_subscriber::fmt::layer().with_writer(move || LineTo(to.clone()));

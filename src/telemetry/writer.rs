@@ -118,11 +118,14 @@ impl<T: Send + 'static> BackgroundWriter<T> {
     }
 }
 
+/// Appends the line of a record, its end included.
+type WriteLine<T> = Box<dyn FnMut(&T, &mut String) + Send>;
+
 /// Writes lines.
 struct LineSink<T> {
     name: &'static str,
     to: LineOutput,
-    write_line: Box<dyn FnMut(&T, &mut String) + Send>,
+    write_line: WriteLine<T>,
     lines: String,
     /// How many `lines` has.
     count: usize,

@@ -116,7 +116,7 @@ impl Paths {
         let state = State::new(config, origin, source, KeyList::default(), Vec::new(), &clock);
         let decisions = (path == Path::RecordedHit)
             .then(|| Arc::new(DecisionLog::open(&folder.path().join("decisions"), 1 << 20, clock.clone()).unwrap()));
-        let gateway = Arc::new(Gateway::new(clock, state, Observer::new(None, decisions)));
+        let gateway = Arc::new(Gateway::new(clock, state, Observer { decisions, ..Observer::default() }));
         let paths = Paths { gateway, path, runtime, _folder: folder };
         // Fills the entry, and uses up the burst of the tight tier.
         paths.runtime.block_on(paths.send(0, answer));

@@ -180,7 +180,7 @@ fn nothing_is_printed_raw() {
     let nasty = "\u{1b}]0;owned\u{7}";
     let text = format!(
         "{nasty} 2026-09-21T14:13:20.123Z 10.0.0.1 - 404 10 key={nasty} cache=- took_us=9 id=abc \
-         tier={nasty} upstream=\"{nasty} {nasty}\" config={nasty}\n"
+         tier={nasty} upstream=\"{nasty} {nasty}\" config=0123456789ab\n"
     );
     let json = serde_json::json!({"time": "2026-09-21T14:13:20.123Z", "client": "10.0.0.1", "operation": null, "status": 200, "code": null,
         "key": nasty, "cache": null, "over_limit": nasty, "over_candidate": true, "took_us": 1, "request_id": "abc",

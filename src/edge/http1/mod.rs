@@ -266,8 +266,8 @@ impl Connection<'_> {
         let next = body.next.ok_or(Over);
         let more_was_read = matches!(&next, Ok(Next::Request { skip, surplus })
             if !surplus.is_empty() || rest.len() > skip - header.length);
-        self.header_began = answer.at.moment;
-        self.answered = Some(answer.at.moment);
+        self.header_began = answer.at;
+        self.answered = Some(answer.at);
         let next = match next {
             Ok(_) if answer.panicked() || !header.keep_alive || self.is_last(more_was_read) => Err(Over),
             next => next,

@@ -15,6 +15,7 @@ use pingora::protocols::http::v2::write_body;
 use tokio::time::{Instant, timeout};
 
 use super::header;
+use crate::config::Server;
 use crate::edge::accept::Peer;
 use crate::edge::exchange::ReceivedRequest;
 use crate::edge::io::Bounded;
@@ -48,8 +49,7 @@ pub(super) async fn answer(
             arrived,
             began: arrived,
         };
-        let (max_body, timeout) = (server.max_body, server.body_timeout);
-        let mut body = Http2Body { stream, io: &io, whole: Vec::new(), max_body, timeout };
+        let mut body = Http2Body { stream, io: &io, whole: Vec::new(), server };
         let reset = poll_fn(|cx| respond.poll_reset(cx).map(drop));
         let answer = match edge.answer(&state, &request, &mut body, reset).await {
             Ok(answer) => answer,
@@ -107,13 +107,12 @@ struct Http2Body<'s> {
     stream: RecvStream,
     io: &'s Bounded,
     whole: Vec<u8>,
-    max_body: usize,
-    timeout: Duration,
+    server: &'s Server,
 }
 
 impl Body for Http2Body<'_> {
     async fn whole(&mut self) -> Result<&[u8], Fault> {
-        timeout(self.timeout, self.read()).await.unwrap_or(Err(Fault::TooSlow))?;
+        timeout(self.server.body_timeout, self.read()).await.unwrap_or(Err(Fault::TooSlow))?;
         Ok(&self.whole)
     }
 }
@@ -123,7 +122,7 @@ impl Http2Body<'_> {
         while let Some(data) = self.stream.data().await {
             // A body that is cut short or has another length than the header says performs nothing.
             let data = data.map_err(|_| Fault::Malformed)?;
-            if self.whole.len() + data.len() > self.max_body {
+            if self.whole.len() + data.len() > self.server.max_body {
                 return Err(Fault::BodyTooLarge);
             }
             self.whole.extend_from_slice(&data);

@@ -32,18 +32,8 @@ pub(super) struct AnswerHeader {
     pub(super) length: usize,
 }
 
-/// Why the header of an answer is not usable.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum MalformedHeader {
-    #[error("its header is malformed: {0}")]
-    Syntax(#[from] httparse::Error),
-    #[error("its header is longer than 16 KiB")]
-    TooLong,
-    #[error("its status is below 100")]
-    Status,
-    #[error("its Content-Length and Transfer-Encoding do not say where its body ends")]
-    Framing,
-}
+const TOO_LONG: &str = "its header is longer than 16 KiB";
+const BAD_FRAMING: &str = "its Content-Length and Transfer-Encoding do not say where its body ends";
 
 impl AnswerHeader {
     /// Whether another header follows, which is the answer's (RFC 9110, 15.2). 101 ends HTTP on the connection.
@@ -52,18 +42,19 @@ impl AnswerHeader {
     }
 }
 
-/// Parses the header at the beginning of these bytes; `None` if more of it is to come.
-pub(super) fn parse(bytes: &[u8]) -> Result<Option<AnswerHeader>, MalformedHeader> {
+/// Parses the header at the beginning of these bytes; `None` if more of it is to come. `Err`: why it is not usable.
+pub(super) fn parse(bytes: &[u8]) -> Result<Option<AnswerHeader>, String> {
     let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
     let mut answer = Response::new(&mut []);
     // It refuses a bare CR, NUL, folded lines, a space before a colon, and more fields than there is room for.
-    let parsed = ParserConfig::default().parse_response_with_uninit_headers(&mut answer, bytes, &mut fields)?;
+    let parsed = ParserConfig::default().parse_response_with_uninit_headers(&mut answer, bytes, &mut fields);
+    let parsed = parsed.map_err(|error| format!("its header is malformed: {error}"))?;
     match (parsed, answer.code, answer.version) {
         (Status::Complete(length), Some(status), Some(version)) if length <= MAX_HEADER => {
             read_fields(answer.headers, length, status, version == 1).map(Some)
         }
         (Status::Partial, ..) if bytes.len() < MAX_HEADER => Ok(None),
-        _ => Err(MalformedHeader::TooLong),
+        _ => Err(TOO_LONG.to_owned()),
     }
 }
 
@@ -72,9 +63,9 @@ fn read_fields(
     length: usize,
     status: u16,
     is_http_11: bool,
-) -> Result<AnswerHeader, MalformedHeader> {
+) -> Result<AnswerHeader, String> {
     if status < 100 {
-        return Err(MalformedHeader::Status);
+        return Err("its status is below 100".to_owned());
     }
     let (mut content_length, mut transfer_encoding, mut differs) = (None, None, false);
     let (mut close, mut keep_alive, mut retry) = (false, is_http_11, None);
@@ -98,10 +89,10 @@ fn read_fields(
     let framing = match (status, content_length, transfer_encoding) {
         (100..=199 | 204 | 304, ..) => Some(Framing::Length(0)),
         (_, None, None) => None,
-        _ => Some(Framing::of(content_length, transfer_encoding, is_http_11).ok_or(MalformedHeader::Framing)?),
+        _ => Some(Framing::of(content_length, transfer_encoding, is_http_11).ok_or(BAD_FRAMING)?),
     };
     if differs {
-        return Err(MalformedHeader::Framing);
+        return Err(BAD_FRAMING.to_owned());
     }
     let keep_alive = keep_alive && !close && framing.is_some() && status != 101;
     Ok(AnswerHeader { status, framing, keep_alive, retry_after: retry.flatten(), length })
@@ -127,7 +118,7 @@ mod tests {
     use super::*;
 
     /// The header of an answer with these fields.
-    fn with(fields: &str) -> Result<AnswerHeader, MalformedHeader> {
+    fn with(fields: &str) -> Result<AnswerHeader, String> {
         parse(format!("HTTP/1.1 200 OK\r\n{fields}\r\n").as_bytes()).map(Option::unwrap)
     }
 
@@ -155,21 +146,22 @@ mod tests {
             "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
             "Transfer-Encoding:\r\n",
         ] {
-            assert_eq!(with(fields), Err(MalformedHeader::Framing), "{fields:?}");
+            assert_eq!(with(fields), Err(BAD_FRAMING.to_owned()), "{fields:?}");
         }
     }
 
     #[test]
     fn lines_are_held_to_their_form() {
-        let malformed = |text: &str| matches!(parse(text.as_bytes()), Err(MalformedHeader::Syntax(_)));
+        let malformed =
+            |text: &str| matches!(parse(text.as_bytes()), Err(why) if why.starts_with("its header is malformed"));
         for field in ["X: a\rb", "X: a\0b", "X: a\r\n b", "X : a", ": a", "X"] {
             assert!(malformed(&format!("HTTP/1.1 200 OK\r\n{field}\r\n\r\n")), "{field:?}");
         }
         for line in ["HTTP/1.2 200 OK", "HTTP/2 200", "HTTP/1.1 20 OK", "HTTP/1.1  200 OK", "SSH-2.0-OpenSSH_9.2"] {
             assert!(malformed(&format!("{line}\r\n\r\n")), "{line}");
         }
-        assert_eq!(parse(b"HTTP/1.1 099 \r\n\r\n"), Err(MalformedHeader::Status));
-        assert_eq!(parse(b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"), Err(MalformedHeader::Framing));
+        assert_eq!(parse(b"HTTP/1.1 099 \r\n\r\n"), Err("its status is below 100".to_owned()));
+        assert_eq!(parse(b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"), Err(BAD_FRAMING.to_owned()));
         assert!(parse(b"HTTP/1.1 200\r\n\r\n").unwrap().is_some(), "a reason is optional");
     }
 
@@ -177,10 +169,10 @@ mod tests {
     fn a_header_over_its_bounds_is_refused_before_it_ends() {
         let begun = |length: usize| format!("HTTP/1.1 200 OK\r\nX: {}", "y".repeat(length - 20));
         assert_eq!(parse(begun(MAX_HEADER - 1).as_bytes()), Ok(None));
-        assert_eq!(parse(begun(MAX_HEADER).as_bytes()), Err(MalformedHeader::TooLong));
+        assert_eq!(parse(begun(MAX_HEADER).as_bytes()), Err(TOO_LONG.to_owned()));
         let whole = |length: usize| format!("{}\r\n\r\n", begun(length - 4));
         assert!(parse(whole(MAX_HEADER).as_bytes()).unwrap().is_some());
-        assert_eq!(parse(whole(MAX_HEADER + 1).as_bytes()), Err(MalformedHeader::TooLong));
+        assert_eq!(parse(whole(MAX_HEADER + 1).as_bytes()), Err(TOO_LONG.to_owned()));
         assert!(with(&"X: y\r\n".repeat(MAX_FIELDS)).is_ok());
         assert!(with(&"X: y\r\n".repeat(MAX_FIELDS + 1)).is_err());
     }

@@ -2,11 +2,10 @@
 //! It makes the requests as they are sent: of what the caller sent, only the key, the two parameters and the trace
 //! context go into one.
 
-use std::fmt;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 use super::connection::{Connection, IdleConnections};
@@ -89,7 +88,7 @@ impl Backend {
     /// Its health has changed, which is logged once.
     pub(super) fn went_down(&self, why: &str) {
         self.idle.clear();
-        tracing::warn!(upstream = %self, why, "an upstream is out; requests go to others while one is up");
+        tracing::warn!(upstream = %self.name, why, "an upstream is out; requests go to others while one is up");
     }
 
     /// It has answered, after this time.
@@ -101,16 +100,6 @@ impl Backend {
     }
 
     pub(super) fn came_back(&self, why: &str) {
-        tracing::info!(upstream = %self, why, "an upstream is back");
-    }
-
-    pub(super) fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Relaxed)
-    }
-}
-
-impl fmt::Display for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)
+        tracing::info!(upstream = %self.name, why, "an upstream is back");
     }
 }

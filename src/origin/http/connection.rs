@@ -5,10 +5,9 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, Cursor};
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::task::Poll;
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -98,9 +97,10 @@ pub(super) async fn open(address: SocketAddr, tls: Option<(&Tls, &str)>) -> io::
 /// One HTTP/1.1 connection to an upstream.
 pub(super) struct Connection {
     stream: UpstreamStream,
-    request: Vec<u8>,
-    /// Bytes of the request that were taken; `None` once it was sent whole.
-    sent: Option<usize>,
+    /// Up to its position it is sent.
+    request: Cursor<Vec<u8>>,
+    /// Whether all of it is.
+    is_sent: bool,
     /// What was read of the answer behind the parts that were used.
     answer: Vec<u8>,
     /// Whether a request was begun whose answer has not come whole.
@@ -117,23 +117,24 @@ impl Connection {
     /// Opens a connection, with TLS to a server of this name where it is given.
     pub(super) async fn open(address: SocketAddr, tls: Option<(&Tls, &str)>) -> io::Result<Self> {
         let stream = open(address, tls).await?;
-        let (request, sent, answer, is_asking, may_reuse) = Default::default();
+        let (request, is_sent, answer, is_asking, may_reuse) = Default::default();
         let (thread, idle_since) = (thread::current().id(), Instant::now());
-        Ok(Connection { stream, request, sent, answer, is_asking, may_reuse, thread, idle_since })
+        Ok(Connection { stream, request, is_sent, answer, is_asking, may_reuse, thread, idle_since })
     }
 
     /// Where the next request is written, before [`Connection::send`].
     pub(super) fn request(&mut self) -> &mut Vec<u8> {
-        self.request.clear();
-        &mut self.request
+        self.request.set_position(0);
+        self.request.get_mut().clear();
+        self.request.get_mut()
     }
 
     /// Sends the request and reads the header of its answer. From the first poll on, the upstream may have the request.
     pub(super) async fn send(&mut self) -> Result<AnswerHeader, Failed> {
-        (self.sent, self.is_asking, self.may_reuse) = (Some(0), true, false);
+        (self.is_sent, self.is_asking, self.may_reuse) = (false, true, false);
         loop {
             self.read_some().await?;
-            let parsed = |answer: &[u8]| answer::parse(answer).map_err(|why| Failed::Broken(why.to_string()));
+            let parsed = |answer: &[u8]| answer::parse(answer).map_err(Failed::Broken);
             while let Some(header) = parsed(&self.answer)? {
                 self.answer.drain(..header.length);
                 if !header.is_interim() {
@@ -167,7 +168,7 @@ impl Connection {
             }
         };
         self.is_asking = false;
-        self.may_reuse = header.keep_alive && self.sent.is_none() && surplus == 0;
+        self.may_reuse = header.keep_alive && self.is_sent && surplus == 0;
         Ok(&self.answer)
     }
 
@@ -204,8 +205,8 @@ impl Connection {
         }
         poll_fn(|cx| {
             // An upstream may answer before it has taken the whole request, so a failure shows in the read.
-            if self.sent.is_some() && matches!(pin!(self.write()).poll(cx), Poll::Ready(Ok(()))) {
-                self.sent = None;
+            if !self.is_sent {
+                let _ = pin!(self.write()).poll(cx);
             }
             pin!(self.stream.read_buf(&mut self.answer)).poll(cx)
         })
@@ -214,14 +215,10 @@ impl Connection {
 
     /// Writes what is left of the request, in one write if the upstream takes it. It may be dropped and called again.
     async fn write(&mut self) -> io::Result<()> {
-        let Connection { stream, request, sent: Some(sent), .. } = self else { return Ok(()) };
-        while *sent < request.len() {
-            match stream.write(&request[*sent..]).await? {
-                0 => return Err(io::ErrorKind::WriteZero.into()),
-                taken => *sent += taken,
-            }
-        }
-        stream.flush().await
+        self.stream.write_all_buf(&mut self.request).await?;
+        self.stream.flush().await?;
+        self.is_sent = true;
+        Ok(())
     }
 
     fn socket(&self) -> &TcpStream {
@@ -294,7 +291,7 @@ impl IdleConnections {
         }
         connection.answer.clear();
         connection.answer.shrink_to(READ_BUFFER);
-        connection.request.shrink_to(READ_BUFFER);
+        connection.request.get_mut().shrink_to(READ_BUFFER);
         connection.idle_since = Instant::now();
         let mut idle = self.0.lock();
         if idle.len() < max {

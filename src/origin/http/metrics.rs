@@ -12,9 +12,9 @@ use crate::telemetry::metrics::{DescriptorEncoder, counters, gauge, gauges, hist
 impl HttpOrigin {
     pub(in crate::origin) fn upstreams(&self) -> Vec<UpstreamStatus> {
         let status = |b: &Arc<Backend>| UpstreamStatus {
-            name: b.to_string(),
+            name: b.name.to_string(),
             is_up: b.health.is_up(self.settings.health.is_some()),
-            in_flight: b.in_flight() as u64,
+            in_flight: b.in_flight.load(Ordering::Relaxed) as u64,
             failures: b.failures.load(Ordering::Relaxed),
         };
         self.backends.load().iter().map(status).collect()

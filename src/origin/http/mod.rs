@@ -97,7 +97,8 @@ impl Attempt {
     }
 
     fn upstream_use(&self, now: Tick) -> UpstreamUse {
-        UpstreamUse { name: self.backend.name.clone(), took: now.since(self.began), error: self.error.clone() }
+        let took_us = now.since(self.began).as_micros().try_into().unwrap_or(u64::MAX);
+        UpstreamUse { name: self.backend.name.clone(), took_us, error: self.error.clone() }
     }
 }
 
@@ -211,7 +212,7 @@ impl HttpOrigin {
             let turn = |at: usize| (at + list.len() - first) % list.len();
             reachable().min_by_key(|&at| {
                 let (is_down, was_silent) = (!list[at].health.is_up(has_checks), tried.silent.contains(&at));
-                (is_down, was_silent, list[at].in_flight(), turn(at))
+                (is_down, was_silent, list[at].in_flight.load(Ordering::Relaxed), turn(at))
             })
         })
     }
@@ -262,7 +263,7 @@ impl HttpOrigin {
     fn failed(&self, id: RequestId, attempt: &mut Attempt, failed: &Failed, is_its_fault: bool) {
         let backend = &attempt.backend;
         attempt.error = Some(failed.kind().into());
-        tracing::warn!(request_id = %id, upstream = %backend, error = %failed, "request to upstream failed");
+        tracing::warn!(request_id = %id, upstream = %backend.name, error = %failed, "request to upstream failed");
         if is_its_fault {
             backend.failures.fetch_add(1, Ordering::Relaxed);
             if backend.health.failed(self.clock.now()) {
@@ -284,7 +285,7 @@ fn judge(
         (Ok(answer), _) => answer.map(Arc::from),
         (Err(_), 429 | 503) => Err(Fault::Unavailable { retry_after: header.retry_after.unwrap_or(RETRY_AFTER) }),
         (Err(why), _) => {
-            tracing::warn!(request_id = %request.id, upstream = %backend, status, %why, "the origin's answer is not usable");
+            tracing::warn!(request_id = %request.id, upstream = %backend.name, status, %why, "the origin's answer is not usable");
             Err(Fault::NoUsableAnswer)
         }
     }

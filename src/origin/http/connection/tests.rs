@@ -63,7 +63,7 @@ async fn an_answer_before_the_request_was_taken_is_read_and_its_connection_is_no
     peer.write_all(ANSWER).await.unwrap();
     let header = connection.send().await.unwrap();
     assert_eq!(connection.read_body(&header).await.unwrap(), b"1250");
-    assert!(connection.sent.is_some() && !connection.may_reuse);
+    assert!(!connection.is_sent && !connection.may_reuse);
 }
 
 #[tokio::test]
