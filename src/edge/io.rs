@@ -10,16 +10,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use parking_lot::Mutex;
 use pingora::protocols::l4::stream::Stream;
 use pingora::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSocketStream};
-use pingora::protocols::raw_connect::ProxyDigest;
-use pingora::protocols::{
-    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, TimingDigest, UniqueID,
-    UniqueIDType,
-};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use super::timed_stream::WRITE_PART;
@@ -231,45 +225,8 @@ impl AsyncWrite for Bounded {
     }
 }
 
-// What else Pingora asks of a transport: the rest of this module. It reports what is known here of the connection, which is
-// nothing, and Pingora uses none of it for HTTP/2.
-
-#[async_trait]
-impl Shutdown for Bounded {
-    async fn shutdown(&mut self) {
-        let _ = AsyncWriteExt::shutdown(self).await; // the peer may be gone
-    }
-}
-
-impl UniqueID for Bounded {
-    fn id(&self) -> UniqueIDType {
-        0
-    }
-}
-
-impl GetTimingDigest for Bounded {
-    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        Vec::new()
-    }
-}
-
-impl GetProxyDigest for Bounded {
-    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        None
-    }
-}
-
-impl GetSocketDigest for Bounded {
-    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        None
-    }
-}
-
 impl VirtualSocket for Bounded {
     fn set_socket_option(&self, _: VirtualSockOpt) -> io::Result<()> {
         Ok(())
     }
 }
-
-impl Ssl for Bounded {}
-impl Peek for Bounded {}

@@ -206,16 +206,13 @@ async fn what_our_reader_would_refuse_reaches_no_upstream() {
         let behind = "GET /behind HTTP/1.1\r\nHost: a\r\n\r\n";
         caller.say(format!("POST /x HTTP/1.1\r\nHost: a\r\n{chunked}\r\n{chunks}{behind}")).await;
         caller.finish_sending().await;
-        let seen = match tokio::time::timeout(Duration::from_secs(2), async {
+        let seeing = async {
             let mut upstream = origin.accept().await;
             let _ = upstream.try_say(OK).await;
             upstream.rest().await.0
-        })
-        .await
-        {
-            Ok(seen) => seen,
-            Err(_) => String::new(), // nothing came at all
         };
+        // Nothing may come at all, or the connection may be kept.
+        let seen = tokio::time::timeout(Duration::from_secs(2), seeing).await.unwrap_or_default();
         assert!(!seen.contains("/behind"), "{chunks:?}: {seen}");
         let (answer, _) = caller.rest().await;
         assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{chunks:?}: {answer}");

@@ -1,5 +1,5 @@
-//! HTTP/2 on one connection: Pingora shakes hands, the `h2` crate reads and writes frames under its own limits, the gateway
-//! answers requests. This module runs the connection and its streams in one task, and ends it when it idles, when its
+//! HTTP/2 on one connection: the `h2` crate reads and writes frames under its own limits and Pingora's, the gateway answers
+//! requests. This module runs the connection and its streams in one task, and ends it when it idles, when its
 //! peer sends too much for nothing, or when the process drains.
 //!
 //! Streams are taken from the `h2` connection and not as Pingora's `HttpSession`: that one answers a request without one
@@ -18,8 +18,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use h2::Reason;
 use h2::server::Connection;
-use pingora::protocols::Stream;
-use pingora::protocols::http::v2::server::{H2Options, default_h2_options, handshake};
+use pingora::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora::server::ShutdownWatch;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
@@ -39,8 +38,8 @@ const MIN_WINDOW: usize = 16 * 1024;
 /// one that is far too long is never held.
 const HEADER_SLACK: usize = 4;
 
-/// And never less than this: it adds 32 bytes for each field.
-const MIN_HEADER_LIST: usize = 16 * 1024;
+/// And so much more, since it counts 32 bytes for each of up to a hundred fields and a few.
+const FIELDS_OVERHEAD: usize = 4 * 1024;
 
 /// What small DATA frames that wait to be read may cost, each 256 bytes less its length: a hundred requests may come at once,
 /// each with its body in forty pieces.
@@ -59,7 +58,7 @@ pub(super) async fn serve(
     let config = edge.gateway.state().config.clone();
     let server = &config.server;
     let io = Bounded::new(transport, server);
-    let handshake = handshake(Box::new(io.clone()), Some(options(server)));
+    let handshake = options(server).handshake(io.clone());
     let h2 = tokio::select! {
         biased;
         done = timeout_at(peer.accepted_at + server.header_timeout, handshake) => done,
@@ -85,7 +84,7 @@ fn options(server: &Server) -> H2Options {
     let as_u32 = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let mut options = default_h2_options();
     options
-        .max_header_list_size(as_u32(server.max_header.saturating_mul(HEADER_SLACK).max(MIN_HEADER_LIST)))
+        .max_header_list_size(as_u32(server.max_header.saturating_mul(HEADER_SLACK).saturating_add(FIELDS_OVERHEAD)))
         .initial_window_size(as_u32(server.max_body.max(MIN_WINDOW)))
         .max_send_buffer_size(WRITE_PART)
         .data_frame_budget(DATA_FRAME_BUDGET);
@@ -95,7 +94,7 @@ fn options(server: &Server) -> H2Options {
 /// Runs a connection to its end.
 async fn run<'e>(
     (edge, peer, io): (&'e Edge, Peer, &Bounded),
-    mut h2: Connection<Stream, Bytes>,
+    mut h2: Connection<Bounded, Bytes>,
     requests: &mut FuturesUnordered<BoxFuture<'e, ()>>,
     mut stop: ShutdownWatch,
     mut over: Pin<&mut impl Future<Output = ()>>,
@@ -140,7 +139,7 @@ async fn run<'e>(
 }
 
 /// Ends a connection.
-async fn go_away(mut h2: Connection<Stream, Bytes>, reason: Reason) {
+async fn go_away(mut h2: Connection<Bounded, Bytes>, reason: Reason) {
     h2.abrupt_shutdown(reason);
     let _ = timeout(DRAIN_TIME, poll_fn(|cx| h2.poll_closed(cx))).await; // the peer may take nothing
 }

@@ -97,11 +97,8 @@ impl Attempt {
     }
 
     fn upstream_use(&self, now: Tick) -> UpstreamUse {
-        UpstreamUse {
-            name: self.backend.name.clone(),
-            took_us: now.since(self.began).as_micros().try_into().unwrap_or(u64::MAX),
-            error: self.error.clone(),
-        }
+        let took_us = now.since(self.began).as_micros().try_into().unwrap_or(u64::MAX);
+        UpstreamUse { name: self.backend.name.clone(), took_us, error: self.error.clone() }
     }
 }
 
