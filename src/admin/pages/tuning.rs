@@ -166,7 +166,9 @@ async fn tried(shared: &Shared, tier: &str, fields: &Fields) -> Result<Markup, P
         p role="status" { (plan.summary) }
         p.hint { (plan.read) }
         @for warning in plan.read.warnings() { p.hint { (warning) } }
-        (table("Keys that would be refused, or are over a candidate limit", &COLUMNS, rows))
+        @if !plan.keys.is_empty() {
+            (table("Keys that would be refused, or are over a candidate limit", &COLUMNS, rows))
+        }
         h2 #lines { "Lines for gateway.toml" }
         p.hint { "They are the whole tier, and replace its section if the file has one." }
         pre { code { (lines) } }
