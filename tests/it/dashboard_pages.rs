@@ -333,7 +333,7 @@ async fn other_limits_are_tried_on_the_recorded_decisions(gate: &TestGateway, da
     assert!(page.contains("[limits.tiers.&quot;a.b&quot;]\nrate = &quot;1/m&quot;\nburst = 5\n"), "{page}");
     let suggested = dashboard.get("/tuning?tier=standard&suggest=yes").await;
     let query = suggested.header("location");
-    assert!(query.starts_with("/tuning?tier=standard&rate=") && query.contains("&write_rate="), "{suggested:?}");
+    assert!(query.starts_with("/tuning?tier=standard&rate=") && query.contains("&burst="), "{suggested:?}");
     assert!(dashboard.get(query).await.text.contains("Nothing would be refused."), "{query}");
     for (bad, words) in [
         ("rate=0%2Fs&burst=5", "rate"),

@@ -111,19 +111,19 @@ fn text_of(value: Option<&Value>) -> String {
     value.map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned)).unwrap_or_default()
 }
 
-/// The query that tries the limits of `limits suggest` for a tier: those settings that the tier has in force.
+/// The query that tries the rates of `limits suggest` for a tier, where the tier has such a rate.
 async fn suggested(shared: &Shared, tier: &str, in_force: &Table) -> Result<String, Problem> {
     let toml = on_record(shared, |record, _| {
         let keys = count_requests(record)?.1;
         Ok(suggested_limits(&keys, record))
     });
-    let toml = toml.await?.map_err(Problem::conflict)?.replace("# daily", "daily").replace("# in_flight", "in_flight");
-    let section: Table = toml.parse().unwrap_or_default();
+    let section: Table = toml.await?.map_err(Problem::conflict)?.parse().unwrap_or_default();
     let found = section.get("limits").and_then(|limits| limits.get("tiers")?.get(tier)?.as_table());
     let none = || Problem::conflict(format!("The record has no request of the tier {tier}, so nothing is suggested."));
     let found = found.filter(|found| found.contains_key("rate")).ok_or_else(none)?;
     let settings = SETTINGS.iter().filter(|(setting, ..)| in_force.contains_key(*setting));
-    Ok(settings.map(|(setting, ..)| format!("&{setting}={}", in_path(&text_of(found.get(*setting))))).collect())
+    let settings = settings.filter_map(|(setting, ..)| Some((setting, text_of(Some(found.get(*setting)?)))));
+    Ok(settings.map(|(setting, value)| format!("&{setting}={}", in_path(&value))).collect())
 }
 
 /// `limits` as the configuration has it.
@@ -166,7 +166,9 @@ async fn tried(shared: &Shared, tier: &str, fields: &Fields) -> Result<Markup, P
         p role="status" { (plan.summary) }
         p.hint { (plan.read) }
         @for warning in plan.read.warnings() { p.hint { (warning) } }
-        (table("Keys that would be refused, or are over a candidate limit", &COLUMNS, rows))
+        @if !plan.keys.is_empty() {
+            (table("Keys that would be refused, or are over a candidate limit", &COLUMNS, rows))
+        }
         h2 #lines { "Lines for gateway.toml" }
         p.hint { "They are the whole tier, and replace its section if the file has one." }
         pre { code { (lines) } }
