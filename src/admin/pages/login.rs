@@ -26,10 +26,8 @@ pub(super) async fn show(
     headers: HeaderMap,
     Extension(fields): Extension<Fields>,
 ) -> Response {
-    let (sessions, now) = (&pages.shared.own.sessions, pages.shared.gateway.clock().now());
-    if let Some((link, role)) = fields.given("once").and_then(|link| Some((link, sessions.get(link, now, true)?))) {
-        sessions.end(link);
-        return begin(&pages, peer, Ok(role), &headers, &fields);
+    if role_of_link(&pages, &fields).is_some() {
+        return log_in(State(pages), peer, headers, Extension(fields)).await;
     }
     let ended = "Your session has ended, and nothing was changed since. Log in again.";
     match visit {
@@ -59,28 +57,24 @@ fn form(said: Option<&str>, from: &str) -> Markup {
     layout::frame(None, "/login", "Log in", content)
 }
 
+/// Whose link it is that logs in once: it has the id of a session that nobody has used.
+fn role_of_link(pages: &Pages, fields: &Fields) -> Option<Role> {
+    pages.shared.own.sessions.get(fields.given("once")?, pages.shared.gateway.clock().now(), true)
+}
+
 pub(super) async fn log_in(
     State(pages): State<Arc<Pages>>,
     peer: Option<Extension<Peer>>,
     headers: HeaderMap,
     Extension(fields): Extension<Fields>,
 ) -> Response {
-    let role = role_of(&pages.shared, fields.get("token").as_bytes());
-    begin(&pages, peer, role, &headers, &fields)
-}
-
-/// Begins a session, or says why not.
-fn begin(
-    pages: &Pages,
-    peer: Option<Extension<Peer>>,
-    role: Result<Role, Problem>,
-    headers: &HeaderMap,
-    fields: &Fields,
-) -> Response {
+    let role = role_of_link(&pages, &fields);
+    let role = role.map_or_else(|| role_of(&pages.shared, fields.get("token").as_bytes()), Ok);
+    pages.shared.own.sessions.end(fields.get("once"));
     let name = role.as_ref().map_or("none", |role| role.name());
     let peer = peer.map(|Extension(peer)| peer);
-    let secure = is_secure(pages, peer, headers);
-    let begun = begin_session(pages, role, headers, (fields.get("from"), secure));
+    let secure = is_secure(&pages, peer, &headers);
+    let begun = begin_session(&pages, role, &headers, (fields.get("from"), secure));
     let status = begun.as_ref().map_or_else(Problem::status, Response::status);
     // The throttle bounds the others, so that a flood of wrong tokens does not fill the disk.
     if status != StatusCode::TOO_MANY_REQUESTS {
