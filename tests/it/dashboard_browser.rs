@@ -78,11 +78,14 @@ async fn every_page_is_whole_in_light_dark_and_on_a_phone(gate: &TestGateway, br
         let _ = gate.get_points("bot", "7").await;
     }
     let key = format!("/keys/{}", gate.key_id("bot"));
-    for path in [gate.dashboard().await.pages().await, vec![key.clone()]].concat() {
+    let (guild, member) = (format!("/guilds/{GUILD}"), format!("/guilds/{GUILD}/members/7"));
+    for path in [gate.dashboard().await.pages().await, vec![key.clone(), guild.clone(), member.clone()]].concat() {
         let (path, name) = match &*path {
             "/" => ("/", "overview"),
             "/tuning" => (TUNING, "tuning"), // with its result
             path if path == key => (path, "key"),
+            path if path == guild => (path, "guild"),
+            path if path == member => (path, "member"),
             path => (path, &path[1..]),
         };
         for (scheme, width, kind) in [("light", 1280, "light"), ("dark", 1440, "dark"), ("light", 390, "phone")] {
