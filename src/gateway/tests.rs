@@ -17,7 +17,7 @@ use crate::origin::{Builtin, Origin};
 use crate::store::{KeyChange, KeyRecord, Store};
 use crate::telemetry::decisions::{Decision, RecordReader};
 use crate::telemetry::{CLOSE_TIMEOUT, DecisionLog};
-use crate::wire::{Param, RequestId, TraceContext};
+use crate::wire::{Operation, Param, RequestId, TraceContext};
 
 /// A gateway over a store of its own, at Unix second 1000.
 struct TestGateway {

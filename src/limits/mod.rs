@@ -8,6 +8,7 @@ mod day; // the count of the UTC day
 mod policy; // a tier in force
 mod questions; // what is asked of Redis
 mod rate; // one rate
+mod rate_limit_fields; // the values of the RateLimit header fields
 mod strangers; // addresses without a valid key
 
 #[cfg(test)]

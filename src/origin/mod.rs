@@ -14,7 +14,7 @@ use crate::telemetry::metrics::DescriptorEncoder;
 use crate::wire::{Fault, Request, RequestId, TraceContext};
 
 pub use builtin::Builtin;
-pub use http::{Attempts, Failed, HttpOrigin, Owner, Target, Tls};
+pub use http::{Attempts, Failed, HttpOrigin, IDLE_FOR, Owner, Target, Tls};
 
 /// A request as it is sent to an origin.
 #[expect(missing_debug_implementations, reason = "it has a key")]

@@ -4,7 +4,6 @@
 mod access;
 mod access_line;
 pub mod decisions;
-mod explanation;
 mod last_refusals;
 mod line_output;
 mod log_limit;
@@ -14,12 +13,12 @@ mod panics;
 mod process_log;
 #[cfg(feature = "otlp")]
 mod trace_export;
+mod why;
 mod writer;
 
 pub use access::AccessLog;
 pub use access_line::{AccessLine, CacheUse, UpstreamUse, printable};
 pub use decisions::{Decision, DecisionLog};
-pub use explanation::{Explanation, KeyLookup};
 pub use line_output::LineOutput;
 pub use log_limit::UNLIMITED;
 pub use observer::Observer;
@@ -27,4 +26,5 @@ pub use panics::log_panics;
 pub use process_log::{ProcessLog, init, ready_as_json};
 #[cfg(feature = "otlp")]
 pub use trace_export::TraceExport;
+pub use why::{Explanation, KeyLookup};
 pub use writer::{BackgroundWriter, CLOSE_TIMEOUT};

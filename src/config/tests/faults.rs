@@ -140,7 +140,7 @@ fn faults_of_type_and_misspelt_names_are_reported_in_the_words_of_the_file() {
         ("server.tls = []", "1:14: server.tls: is of type array; it must be of type table: write [server.tls]"),
         (
             "upstream = [\"a\"]",
-            "1:1: upstream: unknown name `upstream`; there are `admin`, `answers`, `cache`, `cluster`, `keys`, `limits`, `log`, `origin` and `server`",
+            "1:1: upstream: unknown name `upstream`; there are `admin`, `answers`, `cache`, `cluster`, `keys`, `limits`, `log`, `origin`, `pass` and `server`",
         ),
         ("[limits.teirs.gold]\nburst = 1", "1:9: limits.teirs: unknown name `teirs`; did you mean `tiers`?"),
         ("server.tsl = { certificate = \"a\" }", "1:8: server.tsl: unknown name `tsl`; did you mean `tls`?"),

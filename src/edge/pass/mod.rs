@@ -1,9 +1,9 @@
 //! Passes on what is no operation (contract section 1, "Everything else"), by Pingora's proxy: streaming, upgrades and the pool
 //! of connections to upstreams are its own. Our readers have checked the header, and the gateway has admitted the request,
-//! before Pingora gets it; `rules` is what it asks us on the way, `http2` brings it the requests of HTTP/2 streams.
+//! before Pingora gets it; `proxy_hooks` is what it asks us on the way, `http2` brings it the requests of HTTP/2 streams.
 
 pub(super) mod http2;
-mod rules;
+mod proxy_hooks;
 mod upstream;
 
 use std::fmt;
@@ -27,13 +27,13 @@ use crate::gateway::{Gateway, Passage, RequestDetails};
 use crate::origin::{Attempts, Target};
 use crate::wire::{Fault, Operation, may_be_operation};
 
-use rules::Rules;
+use proxy_hooks::ProxyHooks;
 
 /// Connections to upstreams that are kept.
 const MAX_IDLE: usize = 256;
 
 /// Pingora's proxy under our rules.
-pub(super) struct Proxy(Arc<HttpProxy<Rules>>);
+pub(super) struct Proxy(Arc<HttpProxy<ProxyHooks>>);
 
 /// A request that was admitted, until its answer has ended.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ pub(super) enum Left {
 impl Proxy {
     pub(super) fn new(gateway: Arc<Gateway>) -> Self {
         let conf = ServerConf { upstream_keepalive_pool_size: MAX_IDLE, ..ServerConf::default() };
-        Proxy(Arc::new(http_proxy(&Arc::new(conf), Rules { gateway })))
+        Proxy(Arc::new(http_proxy(&Arc::new(conf), ProxyHooks { gateway })))
     }
 
     /// Passes on the one request that `stream` holds. Once `stop` is true, its answer is the last of its connection; `None`: it

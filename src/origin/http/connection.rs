@@ -34,7 +34,7 @@ const READ_BUFFER: usize = 4096;
 
 /// How long a connection stays idle, as nginx's do: what is between here and the upstream may forget it without a word, and
 /// a write would wait out its time on it.
-const IDLE_FOR: Duration = Duration::from_secs(60);
+pub const IDLE_FOR: Duration = Duration::from_secs(60);
 
 /// Bytes of framing that an answer in chunks may have besides its data: as many as the longest one needs in chunks of
 /// one byte. They are not kept.

@@ -30,7 +30,7 @@ use crate::config::Upstreams;
 use crate::telemetry::UpstreamUse;
 use crate::wire::{Fault, OriginSpan, RequestId, parse_origin_answer};
 
-pub use connection::Failed;
+pub use connection::{Failed, IDLE_FOR};
 pub use pass::{Attempts, Target};
 pub use permits::{Owner, Permit};
 pub use tls::Tls;

@@ -5,7 +5,6 @@ use std::any::Any;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -23,11 +22,8 @@ use crate::config::AnswerHeader;
 use crate::edge::answer::{Answer, Content};
 use crate::edge::exchange::finished;
 use crate::gateway::{Gateway, Reply};
-use crate::origin::Failed;
+use crate::origin::{Failed, IDLE_FOR};
 use crate::wire::Fault;
-
-/// How long a connection to an upstream stays idle, as an operation's does.
-const IDLE_FOR: Duration = Duration::from_secs(60);
 
 /// The status in the access log of a request whose caller was gone before there was an answer, as nginx has it.
 const CALLER_GONE: u16 = 499;
@@ -35,7 +31,7 @@ const CALLER_GONE: u16 = 499;
 /// Fields of one connection, which are not passed on from an answer (RFC 9110, 7.6.1). Pingora drops those of a request.
 const CONNECTION_FIELDS: [&str; 4] = ["keep-alive", "proxy-connection", "proxy-authenticate", "upgrade"];
 
-pub(super) struct Rules {
+pub(super) struct ProxyHooks {
     pub(super) gateway: Arc<Gateway>,
 }
 
@@ -55,7 +51,7 @@ fn is_interim(status: StatusCode) -> bool {
 }
 
 #[async_trait]
-impl ProxyHttp for Rules {
+impl ProxyHttp for ProxyHooks {
     type CTX = Option<Box<Passed>>;
 
     fn new_ctx(&self) -> Self::CTX {
