@@ -56,7 +56,7 @@ pub use self::redis::{HostPort, RedisAt, RedisServers};
 pub use self::reload::Reloaded;
 pub use self::report::report;
 pub use self::roots::{Roots, client_tls, system_roots, tls_fault, unreadable_roots};
-pub use self::server::{CertificateFiles, HANDOVER_SUFFIX, Listen, Server};
+pub use self::server::{CertificateFiles, HANDOVER_SUFFIX, Listen, Server, is_trusted};
 pub use self::store::{PostgresAt, PostgresTls, StoreAt};
 use crate::files::read_at_most;
 

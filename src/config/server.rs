@@ -1,7 +1,7 @@
 //! `[server]`: listeners, limits of connections, timeouts, sizes and proxies.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -206,3 +206,8 @@ impl fmt::Display for Listen {
 }
 
 text_type!(Listen, "listen");
+
+/// Whether the peer is a trusted proxy, whose `X-Forwarded-For` is used.
+pub fn is_trusted(peer: Option<IpAddr>, trusted: &[IpNet]) -> bool {
+    !trusted.is_empty() && peer.is_none_or(|peer| trusted.iter().any(|net| net.contains(&peer.to_canonical())))
+}

@@ -13,7 +13,7 @@ use super::answer::{Answer, Content};
 use super::pass::{Passed, is_passed};
 use super::request::RequestFields;
 use super::{Edge, proxies};
-use crate::config::Config;
+use crate::config::{Config, is_trusted};
 use crate::gateway::{Body, CacheStatus, Gateway, Reply, RequestDetails, RequestHeader, State};
 use crate::keys::InFlightSlot;
 use crate::model::Limit;
@@ -100,7 +100,7 @@ impl Edge {
                 Err(fault) => return finished(Content::Reply(Reply { answer: Err(fault), details })),
             };
             passage.hold(in_flight);
-            let is_proxied = proxies::is_trusted(request.peer, &config.server.trusted_proxies);
+            let is_proxied = is_trusted(request.peer, &config.server.trusted_proxies);
             return Err(Passed::new(passage, details, (request, client, is_proxied)));
         }
         let mut handling = pin!(self.gateway.handle(state, &header, body));

@@ -29,7 +29,6 @@ use tokio::sync::watch;
 use crate::gateway::Gateway;
 
 pub use listener::{BindError, Listener, ListeningSocket};
-pub use proxies::is_trusted;
 pub use server::Server;
 pub use tls::Tls;
 

@@ -7,6 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ipnet::IpNet;
 
+use crate::config::is_trusted;
+
 /// The client's address (contract section 3, `trusted_proxies`). A peer of `None` is on a Unix socket.
 pub(super) fn client(peer: Option<IpAddr>, forwarded_for: &[&[u8]], trusted: &[IpNet]) -> IpAddr {
     let mut client = peer.map(|p| p.to_canonical());
@@ -20,11 +22,6 @@ pub(super) fn client(peer: Option<IpAddr>, forwarded_for: &[&[u8]], trusted: &[I
         client = Some(address);
     }
     client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
-}
-
-/// Whether the peer is a trusted proxy, whose `X-Forwarded-For` is used.
-pub fn is_trusted(peer: Option<IpAddr>, trusted: &[IpNet]) -> bool {
-    !trusted.is_empty() && peer.is_none_or(|peer| trusted.iter().any(|net| net.contains(&peer.to_canonical())))
 }
 
 /// Parses an address with or without a port, in the forms that proxies use.

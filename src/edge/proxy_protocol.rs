@@ -10,7 +10,7 @@ use tokio::time::timeout_at;
 
 use super::Edge;
 use super::accept::Peer;
-use super::proxies::is_trusted;
+use crate::config::is_trusted;
 
 /// How a header of version 2 begins.
 const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";

@@ -78,8 +78,7 @@ async fn an_origin_that_answers_as_the_contract_says_is_not_noticed_and_its_key_
     // Refusals with status 200 are alike once the configuration says so.
     let gate = TestGateway::builder().key("bot").points("7", 3).set("answers.error_status", r#""ok""#).start().await;
     let key = gate.secret("bot");
-    let ran = run(&origin_url(&gate), key, &[]).failed(1);
-    assert!(ran.stdout.contains("answers.error_status = \"ok\""), "{ran:#?}");
+    run(&origin_url(&gate), key, &[]).failed(1);
     let world = World::new("[answers]\nerror_status = \"ok\"\n");
     let ran = Ran::of(&mut conform(&world, &origin_url(&gate), key, &[]), "").done();
     assert!(ran.stdout.contains("Callers will not notice the switch."), "{ran:#?}");

@@ -45,17 +45,6 @@ async fn a_start_that_cannot_be_is_one_line_and_the_right_exit_code() {
         assert!(code == Some(2) && stderr.contains("keys.toml"), "{keys:?}: {code:?} {stderr}");
         assert!(!stderr.contains("secret-in-the-wrong-place"), "{stderr}");
     }
-    // Too few files that the system lets it open.
-    let (world, ..) = TestGateway::builder().key("bot").prepare().await;
-    let config = world.path("gateway.toml");
-    for files in ["6", "40", "255"] {
-        let launcher = ["prlimit", &format!("--nofile={files}")];
-        let mut process =
-            Process::start(&mut world.command_by(&launcher, &["serve", "--config", config.to_str().unwrap()]));
-        assert_eq!(process.exit().await, Some(1));
-        let said = process.stderr();
-        assert!(said.contains("ulimit -n") && said.contains(files) && said.lines().count() == 1, "{said}");
-    }
 }
 
 /// It ends a server only where the file names it: the default address may be taken by anybody on this machine; if it is

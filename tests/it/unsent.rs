@@ -135,7 +135,7 @@ async fn guarantee_8_what_an_idle_caller_does_not_take_leaves_the_kernel() {
 #[tokio::test]
 async fn guarantee_8_what_a_caller_does_not_take_before_a_17_leaves_the_kernel() {
     for (short, begun) in [("header_timeout", 20), ("body_timeout", usize::MAX)] {
-        let gate = gate(short).start_here().await;
+        let gate = gate(short).set("server.write_timeout", SHORT).start_here().await;
         let request = gate.request("getReviews", "bot", "memberID=8").bytes();
         let next = gate.request("setPoints", "bot", &"x".repeat(4000)).bytes();
         let next = &next[..begun.min(next.len() - 10)];

@@ -16,7 +16,8 @@ use crate::admin::authorize::role_of;
 use crate::admin::problem::Problem;
 use crate::admin::server::Peer;
 use crate::admin::tokens::Role;
-use crate::edge::is_trusted;
+
+use crate::config::is_trusted;
 use crate::model::hide_keys;
 
 pub(super) async fn show(

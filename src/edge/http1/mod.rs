@@ -20,9 +20,9 @@ use tokio::time::Instant;
 use super::Edge;
 use super::accept::Peer;
 use super::exchange::ReceivedRequest;
-use super::proxies;
 use super::timed_stream::{DRAIN_TIME, TimedStream};
 use super::transport::Transport;
+use crate::config::is_trusted;
 use crate::gateway::State;
 use crate::wire::{Fault, Framing};
 use body::{Http1Body, Next};
@@ -173,7 +173,7 @@ impl Connection<'_> {
             }
             let state = self.edge.gateway.state();
             let server = &state.config.server;
-            let from_trusted_proxy = proxies::is_trusted(self.peer.address, &server.trusted_proxies);
+            let from_trusted_proxy = is_trusted(self.peer.address, &server.trusted_proxies);
             // Taken out of `self`, so that the header can borrow from it while the rest of `self` is used.
             let mut buffer = take(&mut self.buffer);
             read_minor_version_as_1(&mut buffer[self.start..]);

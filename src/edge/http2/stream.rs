@@ -15,12 +15,12 @@ use pingora::protocols::http::v2::write_body;
 use tokio::time::{Instant, timeout};
 
 use super::header;
-use crate::config::Server;
+use crate::config::{Server, is_trusted};
 use crate::edge::accept::Peer;
 use crate::edge::exchange::ReceivedRequest;
 use crate::edge::io::Bounded;
 use crate::edge::timed_stream::{DRAIN_TIME, MAX_DRAIN, WRITE_PART};
-use crate::edge::{Edge, pass, proxies};
+use crate::edge::{Edge, pass};
 use crate::gateway::Body;
 use crate::wire::Fault;
 
@@ -38,7 +38,7 @@ pub(super) async fn answer(
     let (header, text, stream, is_well_formed, write_timeout) = {
         let state = Arc::clone(&edge.gateway.state());
         let server = &state.config.server;
-        let from_trusted_proxy = proxies::is_trusted(peer.address, &server.trusted_proxies);
+        let from_trusted_proxy = is_trusted(peer.address, &server.trusted_proxies);
         let parts = parts;
         let fields = header::check(&parts, server.max_header, from_trusted_proxy);
         let request = ReceivedRequest {
