@@ -26,6 +26,8 @@ const RECORDS: &str = r#"
 {"guild":"81384788765712384","member":"190551803669118977","name":"Bo","points":310}
 {"guild":"81384788765712384","member":"190551803669118978","name":"Cy","points":40}
 {"guild":"81384788765712384","member":"190551803669118979","name":"Dee","points":0}
+{"guild":"81384788765712384","member":"190551803669118980","name":"Eve","points":95}
+{"guild":"81384788765712384","member":"190551803669118981","name":"Fay","points":7}
 {"guild":"81384788765712384","member":"190551803669118976","warn":"1","author":"Mod","reason":"spam in #general after two reminders","expires":4102444800}
 {"guild":"81384788765712384","member":"190551803669118978","warn":"2","author":"Mod","reason":"advertising","expires":4102444800}
 {"guild":"81384788765712384","member":"190551803669118976","review":"1","author":"Bo","rating":5,"text":"Quick and kind, solved it in minutes"}
@@ -52,14 +54,15 @@ const KEYS: [(&str, &str); 4] = [
 ];
 
 /// What the demo's own callers ask, four times a second: the number of the key, how often (1: each time), the path and the
-/// body. Some of it is refused.
+/// body. Some of it is refused. They ask about Eve and Fay alone, so that whoever tries the others finds them as they left
+/// them.
 const TRAFFIC: [(usize, u64, &str, &str); 6] = [
-    (1, 1, "getPoints", "memberID=190551803669118976"),
-    (1, 5, "setPoints", "memberID=190551803669118979&amount=7"),
-    (2, 2, "getReviews", "memberID=190551803669118976"),
-    (2, 9, "getWarns", "memberID=190551803669118978"),
+    (1, 1, "getPoints", "memberID=190551803669118980"),
+    (1, 5, "setPoints", "memberID=190551803669118981&amount=7"),
+    (2, 2, "getReviews", "memberID=190551803669118980"),
+    (2, 9, "getWarns", "memberID=190551803669118981"),
     (2, 40, "getPoints", "member=1"),
-    (3, 1, "getPoints", "memberID=190551803669118977"),
+    (3, 1, "getPoints", "memberID=190551803669118981"),
 ];
 
 /// The demo's folder, which is removed when this is dropped, its keys, and the secret of its link to log in with.
