@@ -44,7 +44,7 @@ pub(super) struct ConformArgs {
     /// A member whom the requests are about
     #[arg(long, value_name = "ID")]
     member: MemberId,
-    /// A path that [pass] sends on, such as /docs/index.html, which is compared by GET; may be given several times
+    /// A path that `[pass]` sends on, such as /docs/index.html, which is compared by GET; may be given several times
     #[arg(long = "path", value_name = "PATH")]
     paths: Vec<String>,
     /// Sends setPoints too: the points that the member has, and others. They are set back at the end
