@@ -219,7 +219,7 @@ async fn behind_a_proxy_pages_work_below_its_path_and_the_cookie_is_for_tls_alon
     let (admin, world) = (gate.admin().await, World::plain());
     let listen = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     let config = format!(
-        "daemon off; error_log stderr; pid {pid}; events {{}} http {{ access_log off; client_body_temp_path {temp}; \
+        "daemon off; master_process off; error_log stderr; pid {pid}; events {{}} http {{ access_log off; client_body_temp_path {temp}; \
          proxy_temp_path {temp}; fastcgi_temp_path {temp}; uwsgi_temp_path {temp}; scgi_temp_path {temp}; server {{ listen \
          {listen}; location /gg/ {{ proxy_pass http://{to}/; proxy_set_header Host $http_host; proxy_set_header \
          X-Forwarded-Proto https; }} }} }}",

@@ -9,6 +9,7 @@ use crate::support::*;
 const NGINX: &str = "
 user root;
 daemon off;
+master_process off;
 pid FOLDER/nginx.pid;
 error_log stderr;
 events {}

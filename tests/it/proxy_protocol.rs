@@ -64,7 +64,7 @@ async fn haproxy_and_nginx_pass_the_callers_addresses_on() {
          listen v2\n    bind {v2}\n    server gate {to} send-proxy-v2 check inter 100ms\n"
     );
     let nginx = format!(
-        "load_module /usr/lib/nginx/modules/ngx_stream_module.so;\ndaemon off;\npid FOLDER/nginx.pid;\nerror_log stderr;\n\
+        "load_module /usr/lib/nginx/modules/ngx_stream_module.so;\ndaemon off;\nmaster_process off;\npid FOLDER/nginx.pid;\nerror_log stderr;\n\
          events {{}}\nstream {{ server {{ listen {by_nginx}; proxy_pass {to}; proxy_protocol on; }} }}\n"
     );
     let _haproxy = real_proxy(Path::new("/usr/sbin/haproxy"), &["-db", "-f"], &haproxy, &[v1, v2]).await;
