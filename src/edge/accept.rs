@@ -61,23 +61,12 @@ impl Edge {
             permit = of_caller;
         }
         let _permit = permit;
-        let transport = match (socket, &self.tls) {
-            (Socket::Left(socket), Some(tls)) => {
-                // Boxed, so that a plain connection needs no memory for it.
-                let handshake = Box::pin(timeout_at(peer.accepted_at + header_timeout, tls.accept(socket)));
-                let done = tokio::select! {
-                    biased;
-                    done = handshake => done,
-                    () = &mut over => return,
-                };
-                match done {
-                    Ok(Ok(transport)) => transport,
-                    // Any stranger can cause these at will, so they are logged for debugging only.
-                    failed => return tracing::debug!(?failed, "a TLS handshake failed or took too long"),
-                }
-            }
-            (socket, _) => Transport::Left(socket),
+        let transport = tokio::select! {
+            biased;
+            transport = self.shake_hands(socket, peer.accepted_at + header_timeout) => transport,
+            () = &mut over => return,
         };
+        let Some(transport) = transport else { return };
         transport::set_user_timeout(&transport, write_timeout.saturating_mul(KERNEL_TIMES));
         if transport::is_http_2(&transport) {
             // Boxed, so that an HTTP/1.1 connection needs no memory for it.
@@ -88,6 +77,23 @@ impl Edge {
         match needs_tls {
             true => Box::pin(connection.refuse_and_close(Fault::PlainHttp)).await,
             false => connection.run(over).await,
+        }
+    }
+
+    /// The TLS handshake, where there is one; `None`: it failed or took too long.
+    async fn shake_hands(&self, socket: Socket, until: Instant) -> Option<Transport> {
+        let (socket, tls) = match (socket, &self.tls) {
+            (Socket::Left(socket), Some(tls)) => (socket, tls),
+            (socket, _) => return Some(Transport::Left(socket)),
+        };
+        // Boxed, so that a plain connection needs no memory for it.
+        match Box::pin(timeout_at(until, tls.accept(socket))).await {
+            Ok(Ok(transport)) => Some(transport),
+            // Any stranger can cause these at will, so they are logged for debugging only.
+            failed => {
+                tracing::debug!(?failed, "a TLS handshake failed or took too long");
+                None
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use http::uri::PathAndQuery;
 use tokio::time::Instant;
 
 use super::answer::{Answer, Content};
@@ -27,6 +28,8 @@ const METHODS: [&str; 9] = ["POST", "GET", "HEAD", "PUT", "DELETE", "OPTIONS", "
 /// A request whose header was received, as both versions of HTTP hand it over.
 pub(super) struct ReceivedRequest<'h> {
     pub(super) method: &'h [u8],
+    /// The path with the query.
+    pub(super) target: &'h [u8],
     /// Without the query.
     pub(super) path: &'h [u8],
     /// The fields and the length of the body, where it is known. `None`: the header contradicts itself or the rules.
@@ -64,13 +67,9 @@ impl Edge {
         let client = proxies::client(request.peer, &fields.forwarded_for, &config.server.trusted_proxies);
         let finished = |content| Ok(finished(&self.gateway, config, content, allow_origin, (client, request.arrived)));
         let id = fields.request_id.and_then(RequestId::from_proxy).unwrap_or_else(RequestId::random);
-        if allow_origin.is_some()
-            && request.method == b"OPTIONS"
-            && fields.requests_method
-            && let Some(operation) = Operation::at(request.path, &config.server.base_path)
-        {
-            let details = RequestDetails { id, operation: Some(operation), ..RequestDetails::default() };
-            return finished(Content::Preflight(details));
+        let operation = Operation::at(request.path, &config.server.base_path);
+        if allow_origin.is_some() && request.method == b"OPTIONS" && fields.requests_method && operation.is_some() {
+            return finished(Content::Preflight(RequestDetails { id, operation, ..RequestDetails::default() }));
         }
         let in_flight = InFlightSlot::default();
         let trace = fields.trace;
@@ -90,18 +89,10 @@ impl Edge {
             in_flight: &in_flight,
         };
         if is_passed(config, request.path) {
-            let mut details = RequestDetails { id, ..RequestDetails::default() };
-            let admitted = match request.method {
-                b"CONNECT" => Err(Fault::MethodNotPost),
-                _ => Box::pin(self.gateway.pass(state, &header, &mut details)).await,
+            return match Box::pin(self.pass(state, request, &header)).await {
+                Ok(passed) => Err(passed(in_flight)),
+                Err(reply) => finished(Content::Reply(reply)),
             };
-            let mut passage = match admitted {
-                Ok(passage) => passage,
-                Err(fault) => return finished(Content::Reply(Reply { answer: Err(fault), details })),
-            };
-            passage.hold(in_flight);
-            let is_proxied = is_trusted(request.peer, &config.server.trusted_proxies);
-            return Err(Passed::new(passage, details, (request, client, is_proxied)));
         }
         let mut handling = pin!(self.gateway.handle(state, &header, body));
         let reply = tokio::select! {
@@ -113,6 +104,32 @@ impl Edge {
             }
         };
         finished(Content::Reply(reply))
+    }
+
+    /// Admits a request that is to be passed on; what is returned takes its slot in flight.
+    async fn pass<'r>(
+        &self,
+        state: &Arc<State>,
+        request: &'r ReceivedRequest<'_>,
+        header: &RequestHeader<'_>,
+    ) -> Result<impl FnOnce(InFlightSlot) -> Box<Passed> + use<'r>, Reply> {
+        let mut details = RequestDetails { id: header.id, ..RequestDetails::default() };
+        let admitted = match request.method {
+            b"CONNECT" => Err(Fault::MethodNotPost),
+            // Pingora would answer it without a line.
+            _ if PathAndQuery::try_from(request.target).is_err() => Err(Fault::Malformed),
+            _ => self.gateway.pass(state, header, &mut details).await,
+        };
+        let mut passage = match admitted {
+            Ok(passage) => passage,
+            Err(fault) => return Err(Reply { answer: Err(fault), details }),
+        };
+        let is_proxied = is_trusted(request.peer, &state.config.server.trusted_proxies);
+        let client = header.client;
+        Ok(move |in_flight| {
+            passage.hold(in_flight);
+            Passed::new(passage, details, (request, client, is_proxied))
+        })
     }
 
     /// Starts the span of a request, if it is sampled.

@@ -2,7 +2,7 @@
 //! everything else, TLS too, and is read to its last byte and no further.
 
 use std::io::{self, ErrorKind};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use proxy_header::{ParseConfig, ProxyHeader};
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -23,6 +23,9 @@ const MAX_V1: usize = 107;
 
 /// The longest header of version 2. By the protocol 536 bytes are enough; extensions with certificates may take more.
 const MAX_V2: usize = 4 << 10;
+
+/// The address of a caller that the proxy does not know.
+const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 impl Edge {
     /// The address of the caller for whom this peer passes bytes on.
@@ -47,7 +50,8 @@ impl Edge {
     }
 }
 
-/// Reads a header; the address that it names. `None`: the connection is the proxy's own, or the proxy does not know whose.
+/// Reads a header; the address that it names, or 0.0.0.0 where the proxy does not know it: a caller whose own fields are
+/// not trusted. `None`: the connection is the proxy's own.
 async fn read(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<IpAddr>> {
     let mut header = vec![0; SHORTEST];
     socket.read_exact(&mut header).await?;
@@ -62,7 +66,11 @@ async fn read(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<IpAddr
         header.push(socket.read_u8().await?);
     }
     match ProxyHeader::parse(&header, ParseConfig { include_tlvs: false, ..ParseConfig::default() }) {
-        Ok((parsed, length)) if length == header.len() => Ok(parsed.proxied_address().map(|named| named.source.ip())),
+        Ok((parsed, length)) if length == header.len() => {
+            let named = parsed.proxied_address().map_or(UNKNOWN, |named| named.source.ip());
+            let is_local = header.starts_with(V2) && header[V2.len()] & 0x0f == 0;
+            Ok(Some(named).filter(|_| !is_local))
+        }
         _ => Err(io::Error::new(ErrorKind::InvalidData, "it does not begin with a valid PROXY header")),
     }
 }
@@ -96,12 +104,12 @@ mod tests {
         vec![
             (b"PROXY TCP4 203.0.113.9 10.0.0.1 4711 443\r\n".to_vec(), Some("203.0.113.9")),
             (b"PROXY TCP6 2001:db8::7 ::1 4711 443\r\n".to_vec(), Some("2001:db8::7")),
-            (b"PROXY UNKNOWN\r\n".to_vec(), None),
-            (b"PROXY UNKNOWN whatever else there is\r\n".to_vec(), None),
+            (b"PROXY UNKNOWN\r\n".to_vec(), Some("0.0.0.0")),
+            (b"PROXY UNKNOWN whatever else there is\r\n".to_vec(), Some("0.0.0.0")),
             (v2(0x21, 0x11, &addresses), Some("203.0.113.9")),
             (v2(0x21, 0x11, &extended), Some("203.0.113.9")),
             (v2(0x21, 0x21, &v6), Some("2001:db8::7")),
-            (v2(0x21, 0x31, &[0; 216]), None), // from a Unix socket
+            (v2(0x21, 0x31, &[0; 216]), Some("0.0.0.0")), // from a Unix socket
             (v2(0x20, 0x00, &[]), None),
             (v2(0x20, 0x11, &addresses), None), // LOCAL, whatever it names
         ]

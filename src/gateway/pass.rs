@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt;
+use parking_lot::Mutex;
 
 use super::alone::CountedWrite;
 use super::{CacheStatus, Gateway, RequestDetails, RequestHeader, State};
@@ -21,6 +22,9 @@ pub struct Passage {
     /// What it was admitted under.
     pub config: Arc<Config>,
     pub origin: Arc<HttpOrigin>,
+    /// The place at the origin while the body comes. It is then `kept`, unless it was given back meanwhile.
+    place: Arc<Mutex<Option<Permit>>>,
+    kept: Option<Permit>,
     held: Option<Held>,
 }
 
@@ -28,7 +32,6 @@ pub struct Passage {
 #[derive(Debug)]
 struct Held {
     state: Arc<State>,
-    permit: Permit,
     in_flight: InFlightSlot,
     /// The key whose guild's answers it may make invalid.
     changes: Option<Arc<Key>>,
@@ -72,8 +75,9 @@ impl Gateway {
         }
         let Origin::Http(origin) = &*state.origin else { return Err(Fault::UnknownOperation) };
         let (config, origin) = (state.config.clone(), origin.clone());
-        let held = Held { state, permit, in_flight: InFlightSlot::default(), changes: key, counted };
-        Ok(Passage { gateway: self.clone(), config, origin, held: Some(held) })
+        let held = Held { state, in_flight: InFlightSlot::default(), changes: key, counted };
+        let place = Arc::new(Mutex::new(Some(permit)));
+        Ok(Passage { gateway: self.clone(), config, origin, place, kept: None, held: Some(held) })
     }
 
     /// Key, limits and scope, and 03.
@@ -107,6 +111,16 @@ impl Gateway {
 }
 
 impl Passage {
+    /// The place at the origin until the body has come whole, to be taken out where that takes too long.
+    pub fn place(&self) -> Arc<Mutex<Option<Permit>>> {
+        self.place.clone()
+    }
+
+    /// The body has come whole: the place is kept until the answer's header has come.
+    pub fn keep_place(&mut self) {
+        self.kept = self.kept.take().or_else(|| self.place.lock().take());
+    }
+
     /// Takes the slot that the request's header named, so that it is released with the place at the origin.
     pub fn hold(&mut self, in_flight: InFlightSlot) {
         if let Some(held) = &mut self.held {
@@ -120,8 +134,8 @@ impl Passage {
     /// # Errors
     /// 22 where the other nodes could not be told in time.
     pub async fn answered(&mut self) -> Result<(), Fault> {
-        let Some(Held { state, permit, in_flight, changes, counted }) = self.held.take() else { return Ok(()) };
-        drop((permit, in_flight));
+        let Some(Held { state, in_flight, changes, counted }) = self.held.take() else { return Ok(()) };
+        drop((self.kept.take(), self.place.lock().take(), in_flight));
         let Some(key) = changes else { return Ok(()) };
         let gate = &self.gateway.cache.gate;
         // The key may be of another guild by now, whose answers have changed.

@@ -69,11 +69,8 @@ pub(super) async fn start(
     let edge = Arc::new(Edge::new(gateway.clone(), tls.clone(), max_connections));
     let started = gateway.clock().unix();
     let state = ProcessState::new(ConfigInForce { loaded: loaded.clone(), after_restart: Vec::new() }, started);
-    let metrics = Metrics::new(vec![
-        Box::new(gateway.clone()),
-        Box::new(edge.clone()),
-        Box::new(ProcessMetrics { started, state: state.clone(), store: store.clone() }),
-    ]);
+    let of_process = ProcessMetrics { started, state: state.clone(), store: store.clone() };
+    let metrics = Metrics::new(vec![Box::new(gateway.clone()), Box::new(edge.clone()), Box::new(of_process)]);
     let connections = Metrics::new(vec![Box::new(edge.clone())]);
     let server = Server::start(edge, listeners, threads)
         .map_err(|e| ProcessError::Failed(format!("cannot wait for connections: {e}")))?;
@@ -82,8 +79,8 @@ pub(super) async fn start(
     let admin = match admin.zip(config.admin.listener()) {
         None => None,
         Some((listener, settings)) => {
-            let tokens = Tokens::load(settings);
-            let tokens = tokens.map_err(|faults| ProcessError::Unusable(loaded.faults(&faults).to_string()))?;
+            let unusable = |faults: Vec<_>| ProcessError::Unusable(loaded.faults(&faults).to_string());
+            let tokens = Tokens::load(settings).map_err(unusable)?;
             let shared = Shared {
                 gateway: gateway.clone(),
                 process: state.clone(),
@@ -103,17 +100,16 @@ pub(super) async fn start(
     };
     let (files, requests) = ((file, looked.clone()), (state.clone(), receiver));
     let reloader = Reloader::new(gateway.clone(), store.clone(), tls, files, requests);
-    if let Some(predecessor) = &predecessor {
-        take_over(predecessor, &gateway, looked).await?;
-    }
+    take_over(predecessor.as_ref(), &gateway, looked).await?;
     let handover = handover.map(|handover| handover.start(predecessor, gateway.clone()));
     let serving = Serving { gateway, store, server, logs, handover, admin, admin_url, state };
     Ok((serving, urls, demo.is_none().then_some(reloader)))
 }
 
-/// Takes over from the process that serves. It has in force what has changed since the files were `looked` at, and goes on if
+/// Takes over from the process that serves, if there is one. It has in force what has changed since the files were `looked` at, and goes on if
 /// this process ends: a key that was taken out of its file is not to be accepted again (guarantee 7).
-async fn take_over(predecessor: &Predecessor, gateway: &Gateway, looked: States) -> Result<(), ProcessError> {
+async fn take_over(predecessor: Option<&Predecessor>, gateway: &Gateway, looked: States) -> Result<(), ProcessError> {
+    let Some(predecessor) = predecessor else { return Ok(()) };
     if !spawn_blocking(move || look(looked.keys().cloned()) == looked).await.unwrap_or_default() {
         return Err(ProcessError::Unusable("a file has changed since this start began; start again".to_owned()));
     }

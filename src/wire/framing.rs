@@ -8,6 +8,14 @@ pub enum Framing {
 }
 
 impl Framing {
+    /// The length, where it is known.
+    pub fn length(self) -> Option<u64> {
+        match self {
+            Framing::Length(length) => Some(length),
+            Framing::Chunked => None,
+        }
+    }
+
     /// The framing that these two fields give; `None` where another reader could take them otherwise.
     pub fn of(length: Option<&[u8]>, transfer_encoding: Option<&[u8]>, is_http_11: bool) -> Option<Framing> {
         match (length, transfer_encoding) {

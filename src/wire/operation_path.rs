@@ -18,7 +18,7 @@ pub fn may_be_operation(path: &[u8], base: &str, upstream_paths: &[&str]) -> boo
     let Some(path) = decoded(path) else { return true };
     let is_operation = |name: &str| Operation::ALL.iter().any(|operation| operation.name().eq_ignore_ascii_case(name));
     // A suffix such as `.json` chooses the form of the answer at some servers.
-    let is_name = |segment: &&str| segment.split('.').next().is_some_and(is_operation);
+    let is_name = |segment: &&str| segment.split(['.', ':']).next().is_some_and(is_operation);
     let segments = segments(&path);
     if !segments.iter().any(is_name) {
         return false;
@@ -28,7 +28,9 @@ pub fn may_be_operation(path: &[u8], base: &str, upstream_paths: &[&str]) -> boo
         let rest = segments.strip_prefix(&*self::segments(&prefix));
         rest.and_then(<[&str]>::first).is_some_and(is_name)
     };
-    let is_ambiguous = path.contains([';', '?', '#']) || path.starts_with("//") || segments.contains(&"..");
+    // Behind a program such as `index.php` stands the path that it answers.
+    let is_ambiguous =
+        path.contains([';', '?', '#']) || path.contains(".PHP/") || path.starts_with("//") || segments.contains(&"..");
     is_ambiguous || is_below("") || is_below(base) || upstream_paths.iter().copied().any(is_below)
 }
 
@@ -42,14 +44,18 @@ pub fn lies_under(path: &[u8], prefix: &str) -> bool {
 }
 
 /// A path decoded until nothing changes, in upper case and with `/` for `\`. `None`: it has control characters, which
-/// servers drop or end a path at, or it is encoded so often that only an attack can be meant.
+/// servers drop or end a path at, or it is encoded so often, or in such a way (`%u0073`, or ASCII in more bytes than one)
+/// that only an attack can be meant.
 fn decoded(path: &[u8]) -> Option<String> {
     let mut path = path.to_vec();
     for _ in 0..MAX_DECODINGS {
         let next: Vec<u8> = percent_decode(&path).collect();
         if next == path {
-            let text = String::from_utf8_lossy(&path);
-            return (!text.contains(char::is_control)).then(|| text.to_uppercase().replace('\\', "/"));
+            let is_overlong = |pair: &[u8]| matches!(pair, [0xc0 | 0xc1, _] | [0xe0, ..0xa0] | [0xf0, ..0x90]);
+            let text = String::from_utf8_lossy(&path).to_uppercase();
+            let is_meant =
+                !text.contains(char::is_control) && !text.contains("%U") && !path.windows(2).any(is_overlong);
+            return is_meant.then(|| text.replace('\\', "/"));
         }
         path = next;
     }
@@ -164,15 +170,28 @@ mod tests {
             "/guild%20data/v2/getWarns",
             "/setPoints/x",
             "/api/getPoints.json/a/b",
+            "/%u0073etPoints",
+            "/x/%u002e%u002e/setPoints",
+            "/%c1%b3etPoints",
+            "/%e0%81%b3etPoints",
+            "/setPoints::$DATA",
+            "/index.php/setPoints",
         ] {
             assert!(is_operations(path), "{path}");
         }
         for path in ["/", "", "*", "/docs/setPoints", "/api", "/api/docs/setPoints", "/v2/setPoints", "/setPointsNow"] {
             assert!(!is_operations(path), "{path}");
         }
-        for path in
-            ["/docs/../index.html", "/a;b=c/d", "/%E2%98%85", "/%ff", "/100%", "/apisetPoints", "/api.setPoints"]
-        {
+        for path in [
+            "/docs/../index.html",
+            "/a;b=c/d",
+            "/%E2%98%85",
+            "/%ff",
+            "/%c9t%e9",
+            "/100%",
+            "/apisetPoints",
+            "/api.setPoints",
+        ] {
             assert!(!is_operations(path), "{path}");
         }
     }

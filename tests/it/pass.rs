@@ -88,13 +88,14 @@ async fn requests_behind_a_passed_one_are_answered_in_their_order() {
     upstream.until("\r\n\r\nab").await;
     caller.say(health).await; // while it is passed on
     gate.has_read_requests().await;
-    upstream.say("HTTP/1.1 201 Made\r\nContent-Length: 4\r\n\r\nmade").await;
+    upstream.say("HTTP/1.1 201 Made\r\nConnection: close\r\nContent-Length: 4\r\n\r\nmade").await;
     assert!(caller.until("made").await.starts_with("HTTP/1.1 201 "));
     for _ in 0..2 {
         caller.until("\r\n\r\nok").await;
     }
     // Behind a body in chunks the connection ends, and so does what was sent behind it.
     caller.say(format!("POST /p HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{health}")).await;
+    let mut upstream = origin.accept().await;
     upstream.until("0\r\n\r\n").await;
     upstream.say(OK).await;
     let (answer, end) = caller.rest().await;

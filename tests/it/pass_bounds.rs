@@ -13,7 +13,7 @@ fn open(origin: &HandOrigin) -> Builder {
 const TOO_LATE: &str = "22 | The service took too long to answer. Try again later.";
 
 /// KiB that the process may grow by while it passes on what is far larger.
-const GROWTH: u64 = 16 * 1024;
+const GROWTH: u64 = 24 * 1024;
 
 #[tokio::test]
 async fn an_upload_arrives_whole_and_a_slow_reader_gets_all_of_a_download_in_little_memory() {
@@ -219,6 +219,49 @@ async fn what_our_reader_would_refuse_reaches_no_upstream() {
     }
 }
 
+#[tokio::test]
+async fn fields_that_a_program_could_take_for_others_are_not_passed_on() {
+    let origin = HandOrigin::start().await;
+    let gate = open(&origin).start().await;
+    let fields = ["X_Forwarded_For", "Transfer_Encoding", "X-Original-URL", "X-Rewrite-URL", "Proxy"];
+    let request = fields.iter().fold(Request::bare("GET", "/x"), |request, name| request.header(name, "/setPoints"));
+    let request = request.header("X-Own", "kept");
+    let answering = async {
+        let mut upstream = origin.accept().await;
+        let request = upstream.header().await;
+        upstream.say(OK).await;
+        request
+    };
+    let (answer, request) = tokio::join!(async { gate.send(&request).await }, answering);
+    assert_eq!(answer.status, 200);
+    assert!(request.to_ascii_lowercase().contains("x-own: kept") && !request.contains("setPoints"), "{request}");
+}
+
+#[tokio::test]
+async fn guarantee_6_a_body_that_comes_slowly_keeps_nobody_from_the_origin() {
+    let origin = HandOrigin::start().await;
+    let gate = open(&origin).set("origin.max_in_flight", "4").set("origin.queue_timeout", r#""10s""#);
+    let gate = gate.set("server.body_timeout", r#""1s""#).start().await;
+    let mut slow = Vec::new();
+    for _ in 0..4 {
+        let mut caller = Talk::to(gate.address()).await;
+        caller.say("PUT /up HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nhalf").await;
+        slow.push(caller);
+    }
+    let answering = async {
+        let mut stalled = Vec::new();
+        loop {
+            let mut upstream = origin.accept().await;
+            match upstream.header().await.starts_with("GET") {
+                true => return upstream.say(OK).await,
+                false => stalled.push(upstream),
+            }
+        }
+    };
+    let (answer, ()) = tokio::join!(async { gate.send(&Request::bare("GET", "/x")).await }, answering);
+    assert_eq!(answer.status, 200);
+}
+
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
 #[tokio::test]
@@ -250,7 +293,12 @@ async fn a_path_that_may_be_an_operations_anywhere_or_lies_outside_is_10() {
         }
     }
     assert!(origin.is_alone().await);
-    for path in ["/docs", "/docs/a", "/docs?x=/setPoints", "http://guildgate.test/docs/a"] {
+    for target in ["/docs/a<", "/docs/a`", "/docs?\""] {
+        gate.send(&Request::bare("GET", target)).await.is_refused(400, MALFORMED); // no URI
+    }
+    for path in
+        ["/docs", "/docs/a", "/docs?x=/setPoints", "http://guildgate.test/docs/a", "HTTP://GuildGate.test/docs?b"]
+    {
         let answering = async {
             let mut upstream = origin.accept().await;
             let request = upstream.header().await;
@@ -259,7 +307,7 @@ async fn a_path_that_may_be_an_operations_anywhere_or_lies_outside_is_10() {
         };
         let (answer, request) = tokio::join!(async { gate.send(&Request::bare("GET", path)).await }, answering);
         assert_eq!(answer.status, 200);
-        let path = path.trim_start_matches("http://guildgate.test");
+        let path = &path[path.find("/docs").unwrap()..];
         assert!(request.starts_with(&format!("GET {path} HTTP/1.1\r\n")), "{request}");
     }
 }

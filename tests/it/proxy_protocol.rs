@@ -133,7 +133,7 @@ async fn the_header_is_read_to_its_end_and_names_the_caller_of_the_whole_connect
     let local = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0".to_vec();
     for (header, caller) in [
         (header_of("203.0.113.9").into_bytes(), "203.0.113.9"),
-        (b"PROXY UNKNOWN\r\n".to_vec(), "127.0.0.2"),
+        (b"PROXY UNKNOWN\r\n".to_vec(), "0.0.0.0"),
         (ipv6, "2001:db8::7"),
         (local, "127.0.0.2"),
     ] {

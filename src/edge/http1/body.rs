@@ -50,7 +50,7 @@ pub(super) enum Next {
 impl Next {
     /// What follows a request whose body is not read.
     pub(super) fn unread(header: &Header<'_>, rest: &[u8]) -> Option<Next> {
-        let Some(Framing::Length(length)) = header.framing else { return None };
+        let length = header.framing?.length()?;
         match length.saturating_sub(rest.len() as u64) {
             0 => Some(Next::Request { skip: header.length + length as usize, surplus: Vec::new() }),
             // A caller that waits for a 100 may or may not send its body after a refusal, so the connection ends.

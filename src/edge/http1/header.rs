@@ -18,7 +18,9 @@ const CHECKED_PREFIX: usize = 256;
 /// A request's header, borrowed from the bytes it came in.
 pub(super) struct Header<'b> {
     pub(super) method: &'b [u8],
-    /// The target's path, without its query and, if it is absolute, without its authority.
+    /// The target, without its authority if it is absolute.
+    pub(super) target: &'b [u8],
+    /// The same without its query.
     pub(super) path: &'b [u8],
     pub(super) fields: RequestFields<'b>,
     pub(super) is_http_11: bool,
@@ -76,7 +78,11 @@ fn read_fields<'b>(request: &httparse::Request<'_, 'b>, length: usize, from_trus
     let mut fields =
         RequestFields::read(request.headers.iter().map(|field| (field.name, field.value)), from_trusted_proxy);
     fields.expect_continue &= is_http_11;
-    let (path, authority) = split_target(request.path?.as_bytes())?;
+    let (target, authority) = split_target(request.path?.as_bytes())?;
+    let path = match target.iter().position(|b| *b == b'?').map_or(target, |query| &target[..query]) {
+        [] => b"/",
+        path => path,
+    };
     let authority_agrees = authority.is_none_or(|a| fields.host.is_some_and(|host| host.eq_ignore_ascii_case(a)));
     let host_is_valid = fields.host.map_or(!is_http_11, is_host);
     let is_consistent = !fields.repeated && host_is_valid && authority_agrees;
@@ -84,6 +90,7 @@ fn read_fields<'b>(request: &httparse::Request<'_, 'b>, length: usize, from_trus
         is_consistent.then(|| Framing::of(fields.content_length, fields.transfer_encoding, is_http_11)).flatten();
     Some(Header {
         method: request.method?.as_bytes(),
+        target,
         path,
         is_http_11,
         keep_alive: !fields.close && (is_http_11 || fields.keep_alive),
@@ -93,15 +100,15 @@ fn read_fields<'b>(request: &httparse::Request<'_, 'b>, length: usize, from_trus
     })
 }
 
-/// A target's path without its query, and its authority if the target is absolute. What is not ASCII is to be written as `%XX`
+/// A target without its authority, and that, if the target is absolute. What is not ASCII is to be written as `%XX`
 /// (RFC 3986, 2.1).
 fn split_target(target: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
     if !target.is_ascii() {
         return None;
     }
-    let without_query = |t: &'_ [u8]| t.iter().position(|b| *b == b'?').unwrap_or(t.len());
-    if target.starts_with(b"/") {
-        return Some((&target[..without_query(target)], None));
+    // `*` is a valid target, though it names no operation (RFC 9112, 3.2).
+    if target.starts_with(b"/") || target == b"*" {
+        return Some((target, None));
     }
     for scheme in [&b"http://"[..], b"https://"] {
         let Some((start, rest)) = target.split_at_checked(scheme.len()) else { continue };
@@ -112,12 +119,10 @@ fn split_target(target: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
             if matches!(authority, [] | [b':', ..]) {
                 return None;
             }
-            let path = &rest[..without_query(rest)];
-            return Some((if path.is_empty() { b"/" } else { path }, Some(authority)));
+            return Some((rest, Some(authority)));
         }
     }
-    // `*` is a valid target, though it names no operation; anything else is invalid (RFC 9112, 3.2).
-    (target == b"*").then_some((target, None))
+    None
 }
 
 fn end_of_header(bytes: &[u8], searched: usize) -> Option<usize> {

@@ -24,7 +24,7 @@ use super::timed_stream::{DRAIN_TIME, TimedStream};
 use super::transport::Transport;
 use crate::config::is_trusted;
 use crate::gateway::State;
-use crate::wire::{Fault, Framing};
+use crate::wire::Fault;
 use body::{Http1Body, Next};
 use header::{Header, Parsed, parse, read_minor_version_as_1};
 use pass::HandedOver;
@@ -234,14 +234,11 @@ impl Connection<'_> {
     ) -> Result<Next, Over> {
         let rest = &unread[header.length..];
         let config = &state.config;
-        let content_length = match header.framing {
-            Some(Framing::Length(length)) => Some(length),
-            Some(Framing::Chunked) | None => None,
-        };
         let request = ReceivedRequest {
             method: header.method,
+            target: header.target,
             path: header.path,
-            fields: header.framing.map(|_| (&header.fields, content_length)),
+            fields: header.framing.map(|framing| (&header.fields, framing.length())),
             peer: self.peer.address,
             arrived: self.arrived,
             began: self.arrived.max(self.header_began),

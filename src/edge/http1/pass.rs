@@ -27,14 +27,16 @@ pub(super) struct HandedOver {
 impl HandedOver {
     /// `unread` begins with the request.
     pub(super) fn new(mut passed: Box<Passed>, header: &Header<'_>, unread: &[u8]) -> Self {
-        let length = match header.framing {
-            Some(Framing::Length(length)) if !header.fields.upgrade => Some(length),
-            _ => None,
-        };
+        let length = header.framing.and_then(Framing::length).filter(|_| !header.fields.upgrade);
         passed.keeps_connection = length.is_some() && header.keep_alive;
         let come = (unread.len() - header.length) as u64;
         let own = header.length + length.map_or(come, |length| length.min(come)) as usize;
-        let (read, surplus) = (unread[..own].to_vec(), unread[own..].to_vec());
+        // The target goes on without its authority (RFC 9112, 3.2.1).
+        let target = unread.iter().position(|b| *b == b' ').map_or(0, |space| space + 1);
+        let version = target + unread[target..].iter().position(|b| *b == b' ').unwrap_or(0);
+        let slash: &[u8] = if header.target.starts_with(b"/") { b"" } else { b"/" };
+        let read = [&unread[..target], slash, header.target, &unread[version..own]].concat();
+        let surplus = unread[own..].to_vec();
         HandedOver { passed, read, to_come: length.map(|length| length.saturating_sub(come)), surplus }
     }
 }

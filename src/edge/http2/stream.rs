@@ -43,6 +43,7 @@ pub(super) async fn answer(
         let fields = header::check(&parts, server.max_header, from_trusted_proxy);
         let request = ReceivedRequest {
             method: parts.method.as_str().as_bytes(),
+            target: parts.uri.path().as_bytes(),
             path: parts.uri.path().as_bytes(),
             fields: fields.as_ref().map(|(fields, length)| (fields, *length)),
             peer: peer.address,
@@ -57,6 +58,10 @@ pub(super) async fn answer(
                 let (stream, write_timeout) = (body.stream, server.write_timeout);
                 drop((fields, state));
                 io.made_progress();
+                // It takes as much memory as a connection of its own, and is bounded with them.
+                let Some(_permit) = edge.connections.acquire(peer.address) else {
+                    return respond.send_reset(Reason::REFUSED_STREAM);
+                };
                 return pass::http2::pass(edge, passed, (parts, stream, &io), respond, write_timeout).await;
             }
         };

@@ -14,7 +14,7 @@ use http::request::Parts;
 use http::{HeaderValue, Request, Response, Uri, Version};
 use http_body_util::{BodyExt, Empty, StreamBody};
 use hyper::body::{Body, Frame, Incoming};
-use hyper::client::conn::http1::handshake;
+use hyper::client::conn::http1::Builder;
 use hyper_util::rt::TokioIo;
 use pingora::protocols::http::v2::write_body;
 use tokio::io::DuplexStream;
@@ -25,7 +25,10 @@ use crate::edge::Edge;
 use crate::edge::io::Bounded;
 
 /// Bytes of each direction that are in memory between the stream and Pingora.
-const BETWEEN: usize = 64 * 1024;
+const BETWEEN: usize = 16 * 1024;
+
+/// Bytes of an answer that hyper holds at most, its header among them.
+const MAX_BUFFER: usize = 32 * 1024;
 
 /// Passes the request on and sends its answer.
 pub(in crate::edge) async fn pass(
@@ -81,7 +84,10 @@ async fn exchange<B>(near: DuplexStream, request: Request<B>, mut respond: SendR
 where
     B: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Send + 'static,
 {
-    let Ok((mut sender, connection)) = handshake(TokioIo::new(near)).await else { return };
+    let Ok((mut sender, connection)) = Builder::new().max_buf_size(MAX_BUFFER).handshake(TokioIo::new(near)).await
+    else {
+        return;
+    };
     let mut answered = pin!(async move {
         let answer = tokio::select! {
             biased;

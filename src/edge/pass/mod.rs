@@ -8,6 +8,7 @@ mod upstream;
 
 use std::fmt;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,7 +20,7 @@ use pingora::proxy::{HttpProxy, http_proxy};
 use pingora::server::ShutdownWatch;
 use pingora::server::configuration::ServerConf;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::exchange::ReceivedRequest;
 use crate::config::{Config, OriginKind};
@@ -79,6 +80,8 @@ impl Proxy {
     /// came over HTTP/2, where a stream that ends is a caller that hung up, and not one that has only finished sending.
     pub(super) async fn pass(&self, stream: Stream, passed: Box<Passed>, stop: Option<&ShutdownWatch>) -> Left {
         let is_cut = passed.is_cut.clone();
+        // A body that comes slowly does not keep others from the origin.
+        let (place, body_timeout) = (passed.passage.place(), passed.passage.config.server.body_timeout);
         let mut session = ServerSession::new_http1(stream);
         if let ServerSession::H1(http1) = &mut session {
             // What comes behind a body in chunks does not end its request.
@@ -87,7 +90,16 @@ impl Proxy {
         }
         session.set_connection_user_context(Some(passed));
         let (_open, never) = watch::channel(false);
-        match self.0.process_new_http(session, stop.unwrap_or(&never)).await {
+        let mut passing = pin!(self.0.process_new_http(session, stop.unwrap_or(&never)));
+        let stream = tokio::select! {
+            biased;
+            stream = &mut passing => stream,
+            () = sleep(body_timeout) => {
+                drop(place.lock().take());
+                passing.await
+            }
+        };
+        match stream {
             Some(_) => Left::Open,
             None if is_cut.load(Ordering::Relaxed) => Left::Cut,
             None => Left::Closing,

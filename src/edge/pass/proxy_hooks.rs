@@ -46,6 +46,12 @@ fn refused(passed: &mut Passed, fault: Fault) -> Box<Error> {
     Error::new_in(ErrorType::new("refused"))
 }
 
+/// Whether programs behind the upstream may take a field for another one, or its value for the path: as nginx does, fields
+/// with `_` are not passed on, which CGI cannot tell from those with `-`.
+fn is_misleading(name: &HeaderName) -> bool {
+    matches!(name.as_str(), "x-original-url" | "x-rewrite-url" | "proxy") || name.as_str().contains('_')
+}
+
 fn is_interim(status: StatusCode) -> bool {
     status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS
 }
@@ -95,10 +101,13 @@ impl ProxyHttp for ProxyHooks {
         &self,
         session: &mut Session,
         body: &mut Option<Bytes>,
-        _: bool,
+        is_whole: bool,
         ctx: &mut Self::CTX,
     ) -> Result<()> {
         let passed = of(ctx)?;
+        if is_whole {
+            passed.passage.keep_place();
+        }
         passed.body += body.as_ref().map_or(0, |body| body.len() as u64);
         if passed.body > passed.passage.config.pass.max_body && !session.was_upgraded() {
             return Err(refused(passed, Fault::BodyTooLarge));
@@ -113,10 +122,9 @@ impl ProxyHttp for ProxyHooks {
         ctx: &mut Self::CTX,
     ) -> Result<()> {
         let passed = of(ctx)?;
-        if !request.raw_path().starts_with(b"/")
-            && let Some(target) = request.uri.path_and_query().cloned()
-        {
-            request.set_uri(target.into()); // without its authority
+        let misleading: Vec<HeaderName> = request.headers.keys().filter(|name| is_misleading(name)).cloned().collect();
+        for name in misleading {
+            request.remove_header(&name);
         }
         request.insert_header("X-Forwarded-For", passed.client.to_string())?;
         if let Some(scheme) = &passed.scheme {
