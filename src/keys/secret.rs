@@ -1,5 +1,5 @@
-//! The form of a key: makes new keys, and recognises mistyped ones by their checksum. Only `ApiKey::reveal` shows the key, never `Debug` (guarantee 9). A value of any other form is accepted,
-//! since it may be the key of another service.
+//! The form of a key: makes new keys, and recognises mistyped ones by their checksum. Only `ApiKey::reveal` shows the key,
+//! never `Debug` (guarantee 9). A value of any other form is accepted, since it may be the key of another service.
 
 use std::fmt;
 
@@ -48,9 +48,10 @@ impl fmt::Debug for ApiKey {
 /// Whether `key` has the form of our keys, `gg_` and 49 base62 characters, but a wrong checksum, so that no look-up is
 /// needed.
 pub fn is_mistyped(key: &[u8]) -> bool {
-    let ours =
-        key.len() == LENGTH && key.starts_with(PREFIX) && key[PREFIX.len()..].iter().all(u8::is_ascii_alphanumeric);
-    ours && key[LENGTH - CHECKSUM_DIGITS..] != checksum(&key[..LENGTH - CHECKSUM_DIGITS])
+    key.len() == LENGTH
+        && key.starts_with(PREFIX)
+        && key[LENGTH - CHECKSUM_DIGITS..] != checksum(&key[..LENGTH - CHECKSUM_DIGITS])
+        && key[PREFIX.len()..].iter().all(u8::is_ascii_alphanumeric)
 }
 
 /// 43 base62 characters that carry 256 random bits.

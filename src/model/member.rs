@@ -47,10 +47,9 @@ impl From<MemberId> for String {
 impl FromStr for MemberId {
     type Err = &'static str;
 
-    /// ASCII digits and nothing else; leading zeros are dropped.
+    /// ASCII digits and nothing else, though Rust's parser accepts a `+` too; leading zeros are dropped.
     fn from_str(text: &str) -> Result<Self, &'static str> {
-        let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        let value = if digits { text.parse().ok() } else { None };
+        let value = if text.starts_with('+') { None } else { text.parse().ok() };
         value.and_then(MemberId::new).ok_or("a member id is digits, at most 9223372036854775807")
     }
 }

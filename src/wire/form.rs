@@ -82,10 +82,12 @@ fn signed(text: &str) -> Option<i64> {
     if text.starts_with('+') { None } else { text.parse().ok() }
 }
 
+const FORM_TYPE: &[u8] = b"application/x-www-form-urlencoded";
+
 /// Whether a `Content-Type` names the form type; its case and parameters are ignored.
 pub fn is_form_type(content_type: &[u8]) -> bool {
-    let essence = content_type.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
-    essence.eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
+    let essence = || content_type.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
+    content_type == FORM_TYPE || essence().eq_ignore_ascii_case(FORM_TYPE)
 }
 
 #[cfg(test)]
