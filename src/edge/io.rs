@@ -13,7 +13,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pingora::protocols::l4::stream::Stream;
 use pingora::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSocketStream};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, BufWriter, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use super::timed_stream::WRITE_PART;
@@ -33,7 +33,7 @@ pub(super) struct Bounded(Arc<Mutex<Inner>>);
 #[derive(Debug)]
 struct Inner {
     /// `None` once the connection is over, or was reset.
-    transport: Option<Transport>,
+    transport: Option<BufWriter<Transport>>,
     /// Bytes read since an answer was sent or a request took bytes of its body, and the most of them.
     unanswered: usize,
     max_unanswered: usize,
@@ -60,6 +60,10 @@ struct Lent {
 /// Bytes that may come behind a request that is under way. They are read so that the peer's end is seen.
 const MAX_SURPLUS: usize = 16 * 1024;
 
+/// Bytes that are written to a lent transport at once, so that a small answer is one write with its header; as many as
+/// Pingora has on its own connections. What writes HTTP/2 has a buffer of its own.
+const LENT_BUFFER: usize = 1460;
+
 impl Bounded {
     pub(super) fn new(transport: Transport, server: &Server) -> Self {
         let largest_request = server.max_header.saturating_add(server.max_body);
@@ -78,14 +82,15 @@ impl Bounded {
         Bounded::with(transport, write_timeout, usize::MAX, Some(Lent { to_come, surplus }))
     }
 
-    /// The same under Pingora's buffers.
-    pub(super) fn buffered(&self) -> Stream {
+    /// The same as Pingora has it.
+    pub(super) fn stream(&self) -> Stream {
         VirtualSocketStream::new(Box::new(self.clone())).into()
     }
 
     fn with(transport: Transport, write_timeout: Duration, max_unanswered: usize, lent: Option<Lent>) -> Self {
+        let buffer = if lent.is_some() { LENT_BUFFER } else { 0 };
         Bounded(Arc::new(Mutex::new(Inner {
-            transport: Some(transport),
+            transport: Some(BufWriter::with_capacity(buffer, transport)),
             unanswered: 0,
             max_unanswered,
             is_half_closed: false,
@@ -119,7 +124,7 @@ impl Bounded {
 
     /// The transport itself, once the connection is over.
     pub(super) fn take(&self) -> Option<Transport> {
-        self.0.lock().transport.take()
+        self.0.lock().transport.take().map(BufWriter::into_inner)
     }
 }
 
@@ -128,7 +133,7 @@ impl Inner {
         self.unanswered > self.max_unanswered
     }
 
-    fn transport(&mut self) -> io::Result<Pin<&mut Transport>> {
+    fn transport(&mut self) -> io::Result<Pin<&mut BufWriter<Transport>>> {
         self.transport.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
@@ -167,7 +172,7 @@ impl Inner {
                 ready!(timer.as_mut().poll(cx));
                 // What the peer has not taken must not stay in the kernel either.
                 if let Some(transport) = self.transport.take() {
-                    set_reset(&transport);
+                    set_reset(transport.get_ref());
                 }
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }

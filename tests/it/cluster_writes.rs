@@ -56,11 +56,13 @@ async fn guarantee_2_a_write_or_purge_at_one_node_ends_what_the_others_have_in_m
     // With `daily`, each node has a store of its own beside the key file.
     let builder = node(&url(&ways[0])).admin().set("server.handover", r#""handover.sock""#);
     let builder = builder.set("limits.tiers.standard.daily", "1000000").set("origin.queue_timeout", r#""30s""#);
+    let builder = builder.set("pass.paths", r#"["/page"]"#);
     let here = builder.start().await;
     let there = here.node_with(&url(&ways[0]), &url(&ways[1])).await;
     let mut nodes = TwoNodes { redis, ways, here, there };
     nodes.what_is_written_at_one_is_seen_at_the_other().await;
     nodes.what_is_purged_at_one_is_purged_at_the_other().await;
+    nodes.what_a_passed_request_may_have_changed_is_asked_for_again_at_the_other().await;
     nodes.one_that_stood_still_gives_nothing_that_is_older_than_a_second().await;
     nodes.while_the_other_is_not_heard_the_origin_has_one_question_of_a_key_at_a_time().await;
     nodes.after_a_write_of_unknown_outcome_none_keeps_its_members_answers().await;
@@ -112,6 +114,16 @@ impl TwoNodes {
             let is_purged = async || there.get_points("bot", "7").await.body == points.to_string();
             eventually(SECOND_AND_SLACK, &purge, is_purged).await;
         }
+    }
+
+    async fn what_a_passed_request_may_have_changed_is_asked_for_again_at_the_other(&self) {
+        let TwoNodes { here, there, .. } = self;
+        has_in_memory(there).await;
+        here.origin().put_points("7", 28);
+        here.origin().next("page", Act::say(200, "done"));
+        assert_eq!(here.send(&Request::post("/page", "").key(here.secret("bot"))).await.body, "done");
+        let is_told = async || there.get_points("bot", "7").await.body == "28";
+        eventually(SECOND_AND_SLACK, "it is told", is_told).await;
     }
 
     async fn one_that_stood_still_gives_nothing_that_is_older_than_a_second(&mut self) {

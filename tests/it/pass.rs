@@ -145,7 +145,7 @@ async fn an_answer_that_breaks_off_reaches_nobody_as_a_whole_one() {
 }
 
 #[tokio::test]
-async fn an_old_caller_gets_no_chunks() {
+async fn an_old_caller_gets_no_chunks_and_no_interim_answers() {
     let origin = HandOrigin::start().await;
     let gate = gate(&origin).await;
     let mut caller = Talk::to(gate.address()).await;
@@ -153,10 +153,27 @@ async fn an_old_caller_gets_no_chunks() {
     let mut upstream = origin.accept().await;
     let request = upstream.header().await;
     assert_eq!(lines(&request, &["host"]), [format!("Host: {}", origin.url().trim_start_matches("http://"))]);
+    upstream.say("HTTP/1.1 103 Early Hints\r\n\r\n").await;
     upstream.say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nwhol\r\n1\r\ne\r\n0\r\n\r\n").await;
     let (answer, end) = caller.rest().await;
+    assert!(answer.starts_with("HTTP/1.0 200 ") || answer.starts_with("HTTP/1.1 200 "), "{answer}");
     assert!(answer.ends_with("\r\n\r\nwhole"), "{answer}");
     assert_eq!(end, End::Closed);
+}
+
+#[tokio::test]
+async fn a_body_of_http2_without_a_length_arrives_whole_with_any_method() {
+    let origin = HandOrigin::start().await;
+    let gate = open(&origin).tls().start().await;
+    for method in ["GET", "DELETE"] {
+        let asked = gate.http2().await.send(&Request::bare(method, "/x").body("whole").without("Content-Length")).await;
+        let mut upstream = origin.accept().await;
+        let request = upstream.header().await;
+        assert_eq!(lines(&request, &["transfer-encoding", "content-length"]), ["Transfer-Encoding: chunked"]);
+        upstream.until("whole\r\n0\r\n\r\n").await;
+        upstream.say(OK).await;
+        assert_eq!(asked.answer().await.body, "ok");
+    }
 }
 
 #[tokio::test]

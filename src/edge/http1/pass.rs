@@ -49,7 +49,7 @@ impl<'e> Connection<'e> {
         let HandedOver { passed, read, to_come, surplus } = request;
         let (transport, write_timeout) = stream.into_parts();
         let io = Bounded::for_one_request(transport, write_timeout, to_come, surplus);
-        let mut lent = io.buffered();
+        let mut lent = io.stream();
         lent.rewind(&read);
         let left = edge.proxy.pass(Box::new(lent), passed, Some(&stop)).await;
         let surplus = io.take_surplus();

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
-use http::header::{CONNECTION, COOKIE, HOST, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, TRANSFER_ENCODING, UPGRADE};
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, Uri, Version};
 use http_body_util::{BodyExt, Empty, StreamBody};
@@ -50,8 +50,11 @@ pub(in crate::edge) async fn pass(
 }
 
 /// The request as HTTP/1.1 has it.
-fn http1<B>(mut parts: Parts, body: B) -> Request<B> {
+fn http1<B: Body>(mut parts: Parts, body: B) -> Request<B> {
     let fields = &mut parts.headers;
+    if !body.is_end_stream() && !fields.contains_key(CONTENT_LENGTH) {
+        fields.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked")); // hyper sends no body of a GET without it
+    }
     if let Some(host) = parts.uri.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok()) {
         fields.insert(HOST, host);
     }

@@ -89,8 +89,15 @@ impl Proxy {
             http1.set_abort_on_close(stop.is_none());
         }
         session.set_connection_user_context(Some(passed));
-        let (_open, never) = watch::channel(false);
-        let mut passing = pin!(self.0.process_new_http(session, stop.unwrap_or(&never)));
+        let never;
+        let stop = match stop {
+            Some(stop) => stop,
+            None => {
+                never = watch::channel(false);
+                &never.1
+            }
+        };
+        let mut passing = pin!(self.0.process_new_http(session, stop));
         let stream = tokio::select! {
             biased;
             stream = &mut passing => stream,

@@ -151,6 +151,8 @@ impl ProxyHttp for ProxyHooks {
     ) -> Result<()> {
         let passed = of(ctx)?;
         if is_interim(answer.status) {
+            let is_old = session.req_header().version != Version::HTTP_11;
+            session.as_mut().set_ignore_info_resp(is_old);
             return Ok(());
         }
         if answer.status == StatusCode::SWITCHING_PROTOCOLS && !session.is_upgrade_req() {

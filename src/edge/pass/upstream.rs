@@ -30,6 +30,6 @@ impl L4Connect for TlsConnector {
             Error::because(kind, "with TLS", error)
         })?;
         let transport = Transport::Right(Box::new((*opened).into()));
-        Ok(Bounded::for_one_request(transport, self.1, None, Vec::new()).buffered())
+        Ok(Bounded::for_one_request(transport, self.1, None, Vec::new()).stream())
     }
 }
