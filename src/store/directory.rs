@@ -22,8 +22,7 @@ const KEY: &str = keys_where!("k.id = $1");
 const KEYS_OF: &str = keys_where!("k.id IN");
 
 /// The text of `$1` is a pattern. Only ids, so that what is sorted is small.
-const FIND_KEYS: &str =
-    "SELECT k.id FROM key k WHERE (CAST($1 AS text) IS NULL OR k.id LIKE $1 ESCAPE '\\' OR k.name LIKE $1 ESCAPE '\\' \
+const FIND_KEYS: &str = "SELECT k.id FROM key k WHERE (CAST($1 AS text) IS NULL OR k.id LIKE $1 ESCAPE '\\' OR k.name LIKE $1 ESCAPE '\\' \
      OR k.guild IN (SELECT no FROM guild WHERE id LIKE $1 ESCAPE '\\' OR name LIKE $1 ESCAPE '\\')) \
      AND (CAST($2 AS text) IS NULL OR k.scope = $2) AND (CAST($3 AS bigint) IS NULL OR k.expires < $3) \
      AND (CAST($4 AS bigint) = 0 OR k.last_used IS NULL) AND k.id";

@@ -373,13 +373,13 @@ async fn the_last_refusals_are_explained(gate: &TestGateway, dashboard: &Dashboa
     }
     let page = dashboard.get("/refusals?code=02").await.text;
     assert!(page.contains("Its API key was not accepted.") && !page.contains(&id), "{page}");
-    assert!(dashboard.get("/refusals/live").await.text.contains("No request came"));
+    assert!(dashboard.get("/refusals/live").await.text.contains("There are none."));
     points(gate, "wrong").await;
     let is_live =
         async || dashboard.get("/refusals/live?part=main&q=02").await.text.contains("<td data-label=\"Code\">");
     eventually(PATIENCE, "the request is shown", is_live).await;
     let other = dashboard.get("/refusals/live?q=k_none").await.text;
-    assert!(other.contains("or none that is looked for") && !other.contains("<td"), "{other}");
+    assert!(other.contains("There are none.") && !other.contains("<td"), "{other}");
     assert!(dashboard.get("/refusals?q=%3Cb%3E").await.text.contains("value=\"&lt;b&gt;\""));
 }
 
