@@ -256,7 +256,7 @@ pub(super) fn levels(usage: &KeyUsage) -> Vec<(&'static str, (u64, u64))> {
 /// The reasons of refusals with their counts.
 pub(super) fn refusals(counts: &ActivityCounts) -> Markup {
     let over = Limit::ALL.map(|limit| (limit.name(), counts.over_limit[limit.index()]));
-    let all = over.into_iter().chain([("other refusals", counts.refused), ("origin failed", counts.failed)]);
+    let all = over.into_iter().chain([("others", counts.refused), ("failed", counts.failed)]);
     html! { @for (reason, n) in all.filter(|(_, n)| *n > 0) { div { (reason) ": " (n) } } }
 }
 

@@ -32,7 +32,7 @@ function options(element, lines) {
         tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
         scales: { y: { range: (plot, min, max) => [0, Math.max(max * 1.05, 1)] } },
         axes: [
-            { ...axis, values: (plot, ticks, at, space, step) => ticks.map((seconds) => tick(seconds, step)) },
+            { ...axis, space: 70, values: (plot, ticks, at, space, step) => ticks.map((seconds) => tick(seconds, step)) },
             { ...axis, size: 56, values: (plot, ticks) => ticks.map((value) => short.format(value)) },
         ],
         series: [{ label: "Time (UTC)", value: (plot, seconds) => seconds ? utc(seconds) : "–" }].concat(lines.map((line) => {
