@@ -47,6 +47,11 @@ pub(super) trait Conn: Send {
         Ok(())
     }
 
+    /// The operator of patterns that takes capital letters for small ones.
+    fn like(&self) -> &'static str {
+        "LIKE"
+    }
+
     /// What follows a SELECT that locks the row that it finds, for databases with more than one writer at a time.
     fn for_update(&self) -> &'static str {
         ""

@@ -18,13 +18,14 @@ const KEYS: &str = keys_where!("k.id > $1 AND (CAST($2 AS text) IS NULL OR g.id 
 
 const KEY: &str = keys_where!("k.id = $1");
 
-/// The text of `$1` is a pattern.
-const FIND_KEYS: &str = keys_where!(
-    "(CAST($1 AS text) IS NULL OR lower(k.id) LIKE $1 ESCAPE '\\' OR lower(k.name) LIKE $1 ESCAPE '\\' OR k.guild IN \
-        (SELECT no FROM guild WHERE lower(id) LIKE $1 ESCAPE '\\' OR lower(name) LIKE $1 ESCAPE '\\')) \
+/// The keys whose ids follow it as a query.
+const KEYS_OF: &str = keys_where!("k.id IN");
+
+/// The text of `$1` is a pattern. Only ids, so that what is sorted is small.
+const FIND_KEYS: &str = "SELECT k.id FROM key k WHERE (CAST($1 AS text) IS NULL OR k.id LIKE $1 ESCAPE '\\' OR k.name LIKE $1 ESCAPE '\\' \
+     OR k.guild IN (SELECT no FROM guild WHERE id LIKE $1 ESCAPE '\\' OR name LIKE $1 ESCAPE '\\')) \
      AND (CAST($2 AS text) IS NULL OR k.scope = $2) AND (CAST($3 AS bigint) IS NULL OR k.expires < $3) \
-     AND (CAST($4 AS bigint) = 0 OR k.last_used IS NULL) AND k.id "
-);
+     AND (CAST($4 AS bigint) = 0 OR k.last_used IS NULL) AND k.id";
 
 /// By its secret, or by the one before its last rotation.
 const KEY_OF: &str = keys_where!(
@@ -97,7 +98,7 @@ impl Store {
     /// So many of the keys that are looked for, after the first `skip` of them.
     pub async fn find_keys(&self, search: KeySearch, skip: usize, limit: usize) -> Result<Vec<KeyRecord>, StoreError> {
         let KeySearch { text, scope, ends_before, is_unused, among, ids, sort } = search;
-        let escaped = text.to_lowercase().replace('\\', r"\\").replace('%', r"\%").replace('_', r"\_");
+        let escaped = text.replace('\\', r"\\").replace('%', r"\%").replace('_', r"\_");
         let pattern = (!text.is_empty()).then(|| format!("%{escaped}%"));
         let order = match &*sort {
             "name" => "lower(k.name), k.id",
@@ -106,14 +107,15 @@ impl Store {
             _ => "k.id",
         };
         let is_in = if among { "IN" } else { "NOT IN" };
-        let sql =
+        let found =
             format!("{FIND_KEYS} {is_in} (SELECT value ->> 0 FROM json_each($5)) ORDER BY {order} LIMIT $6 OFFSET $7");
+        let sql = format!("{KEYS_OF} ({found}) ORDER BY {order}");
         let ids = json_rows(ids.into_iter().map(|id| [id]))?;
         self.lists
             .run(LIST, move |conn| {
                 let scope = scope.map(Scope::name);
                 let params = values![pattern.as_deref(), scope, ends_before, i64::from(is_unused), &*ids, limit, skip];
-                conn.rows(&sql, params)?.into_iter().map(key).collect()
+                conn.rows(&sql.replace("LIKE", conn.like()), params)?.into_iter().map(key).collect()
             })
             .await
     }

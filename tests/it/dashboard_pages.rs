@@ -242,16 +242,21 @@ async fn a_key_shows_its_limits_and_refusals(gate: &TestGateway, dashboard: &Das
     eventually(PATIENCE, "the day is whole", || async { dashboard.get(&page).await.text.contains("0 of 100") }).await;
 }
 
+/// At once as a whole: the server looks at the file at any time, and must not see it empty.
+fn put_configuration(gate: &TestGateway, toml: &str) {
+    let whole = gate.world().write("gateway.toml.new", toml);
+    std::fs::rename(whole, gate.world().path("gateway.toml")).unwrap();
+}
+
 async fn the_configuration_is_shown_and_reloaded(gate: &TestGateway, dashboard: &Dashboard) {
     let page = dashboard.get("/configuration").await.text;
     assert!(page.contains("<code>admin.listen</code>") && page.contains("[limits]"), "{page}");
-    let file = gate.world().path("gateway.toml");
-    let text = std::fs::read_to_string(&file).unwrap();
-    std::fs::write(&file, format!("{text}\n[answers]\nservice_name = \"Tower\"\n")).unwrap();
+    let text = std::fs::read_to_string(gate.world().path("gateway.toml")).unwrap();
+    put_configuration(gate, &format!("{text}\n[answers]\nservice_name = \"Tower\"\n"));
     let done = dashboard.post("/configuration/reload", &[]).await;
     let page = dashboard.get(done.header("location")).await.text;
     assert!(page.contains("The files were reloaded") && page.contains("<code>answers.service_name</code>"), "{page}");
-    std::fs::write(&file, format!("{text}\n[answers]\nservice_nam = \"<b>\"\n")).unwrap();
+    put_configuration(gate, &format!("{text}\n[answers]\nservice_nam = \"<b>\"\n"));
     let refused = dashboard.post("/configuration/reload", &[]).await;
     assert!(refused.status == 422 && refused.text.contains("gateway.toml:"), "{refused:?}");
     assert!(refused.text.contains("service_name"), "{refused:?}");
@@ -268,7 +273,7 @@ async fn the_configuration_is_shown_and_reloaded(gate: &TestGateway, dashboard: 
     let (rejected, accepted) = reloads.split_once("changed: answers").unwrap();
     assert!(rejected.contains("rejected") && rejected.contains("service_name") && !rejected.contains("<b>"), "{page}");
     assert!(!accepted.contains("rejected"), "{page}");
-    std::fs::write(&file, &text).unwrap();
+    put_configuration(gate, &text);
     assert_eq!(dashboard.post("/configuration/reload", &[]).await.status, 303);
     assert!(dashboard.get("/").await.text.contains("Nothing is wrong."));
 }
@@ -327,7 +332,7 @@ async fn other_limits_are_tried_on_the_recorded_decisions(gate: &TestGateway, da
     let planned = gate.run(&["limits", "plan", "new.toml"]).failed(3);
     assert!(planned.stdout.contains("45 requests would be refused; 45 of them were"), "{planned:?}");
     let toml = std::fs::read_to_string(gate.world().path("gateway.toml")).unwrap();
-    gate.world().write("gateway.toml", toml + "\n[limits.tiers.\"a.b\"]\nrate = \"5/s\"\nburst = 5\n");
+    put_configuration(gate, &(toml + "\n[limits.tiers.\"a.b\"]\nrate = \"5/s\"\nburst = 5\n"));
     gate.admin().await.post("/api/reload", "").await.is(200);
     let page = dashboard.get("/tuning?tier=a.b&rate=1%2Fm&burst=5").await.text;
     assert!(page.contains("[limits.tiers.&quot;a.b&quot;]\nrate = &quot;1/m&quot;\nburst = 5\n"), "{page}");
@@ -373,13 +378,13 @@ async fn the_last_refusals_are_explained(gate: &TestGateway, dashboard: &Dashboa
     }
     let page = dashboard.get("/refusals?code=02").await.text;
     assert!(page.contains("Its API key was not accepted.") && !page.contains(&id), "{page}");
-    assert!(dashboard.get("/refusals/live").await.text.contains("No request came"));
+    assert!(dashboard.get("/refusals/live").await.text.contains("There are none."));
     points(gate, "wrong").await;
     let is_live =
         async || dashboard.get("/refusals/live?part=main&q=02").await.text.contains("<td data-label=\"Code\">");
     eventually(PATIENCE, "the request is shown", is_live).await;
     let other = dashboard.get("/refusals/live?q=k_none").await.text;
-    assert!(other.contains("or none that is looked for") && !other.contains("<td"), "{other}");
+    assert!(other.contains("There are none.") && !other.contains("<td"), "{other}");
     assert!(dashboard.get("/refusals?q=%3Cb%3E").await.text.contains("value=\"&lt;b&gt;\""));
 }
 

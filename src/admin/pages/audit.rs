@@ -47,7 +47,6 @@ pub(super) async fn show(Extension(visit): Extension<Visit>) -> Answer {
         (Form { visit: &visit, action: "/audit" }.search("Part of a line: an address, a path, a time"))
         section.panel {
             @match lines {
-                Ok(lines) if lines.is_empty() => p { "There are none." },
                 Ok(lines) => (table("The latest first", &COLUMNS, rows(lines))),
                 Err(error) => p.alert role="alert" { "The file cannot be read: " (error) "." },
             }

@@ -37,7 +37,7 @@ const SORTS: [(&str, &str); 4] =
 
 const FILTERS: [(&str, &str); 6] = [
     ("", "All"),
-    ("over", "Over a limit on the last day"),
+    ("over", "Refused for a limit on the last day"),
     ("ending", "End within 30 days"),
     ("unused", "Never used"),
     ("read", "Scope read"),
@@ -208,7 +208,7 @@ pub(super) async fn show(Extension(visit): Extension<Visit>) -> Answer {
         (chips(&visit, "show", &["q", "sort"], &FILTERS))
         @if shared.keys().is_ok() { (chips(&visit, "sort", &["q", "show"], &SORTS)) }
         section.panel {
-            @if rows.is_empty() { p { "There is no such key." } } @else { (table(&caption, &COLUMNS, rows)) }
+            (table(&caption, &COLUMNS, rows))
             @if number > 1 || has_more {
                 nav aria-label="Pages of keys" {
                     ul {
@@ -234,7 +234,7 @@ fn nearest(usage: &KeyUsage) -> Markup {
 /// How much is used of how much, as a bar and in figures.
 pub(super) fn meter(label: &str, (used, max): (u64, u64)) -> Markup {
     html! {
-        meter aria-label=(label) min="0" max=(max) value=(used.min(max)) low=(max / 2) high=(max - max / 10) optimum="0" {}
+        meter aria-label=(label) min="0" max=(max) value=(used.min(max)) low=(max / 2) high=(max * 9 / 10) optimum="0" {}
         " " (used) " of " (max)
     }
 }
@@ -256,7 +256,7 @@ pub(super) fn levels(usage: &KeyUsage) -> Vec<(&'static str, (u64, u64))> {
 /// The reasons of refusals with their counts.
 pub(super) fn refusals(counts: &ActivityCounts) -> Markup {
     let over = Limit::ALL.map(|limit| (limit.name(), counts.over_limit[limit.index()]));
-    let all = over.into_iter().chain([("other refusals", counts.refused), ("origin failed", counts.failed)]);
+    let all = over.into_iter().chain([("others", counts.refused), ("failed", counts.failed)]);
     html! { @for (reason, n) in all.filter(|(_, n)| *n > 0) { div { (reason) ": " (n) } } }
 }
 

@@ -257,13 +257,17 @@ pub(super) fn cut(text: &str) -> Markup {
     html! { bdi.cut title=(text) { (text) } }
 }
 
-/// A table, whose rows are blocks on a phone. Each column has a heading and a class; the first cell of a row is its heading.
+/// A table, whose rows are blocks on a phone, or a line where it has no row. Each column has a heading and a class; the first cell of a row is its heading.
 pub(super) fn table(
     caption: &str,
     columns: &[(&'static str, &'static str)],
     rows: impl IntoIterator<Item = Vec<Markup>>,
 ) -> Markup {
     let class_of = |class: &&'static str| Some(*class).filter(|class| !class.is_empty());
+    let mut rows = rows.into_iter().peekable();
+    if rows.peek().is_none() {
+        return html! { p.hint { (caption) } p { "There are none." } };
+    }
     html! {
         table {
             caption { (caption) }

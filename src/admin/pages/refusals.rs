@@ -22,7 +22,7 @@ const MAX_ROWS: usize = 100;
 const MAX_IDS: usize = 5;
 
 const COLUMNS: [(&str, &str); 5] =
-    [("Code", ""), ("Key or address", "nowrap"), ("Times", "number"), ("Last", "nowrap"), ("Why", "why")];
+    [("Code", "nowrap"), ("Key or address", "nowrap"), ("Times", "number"), ("Last", "nowrap"), ("Why", "why")];
 
 const LIVE_COLUMNS: [(&str, &str); 7] = [
     ("Time", "nowrap"),
@@ -91,8 +91,7 @@ pub(super) async fn show(Extension(visit): Extension<Visit>) -> Answer {
         (chips(&visit, "code", &["q"], &codes))
         (Form { visit: &visit, action: "/refusals" }.search("Code, key, address or request id"))
         section.panel {
-            @if rows.is_empty() { p { "There are none." } }
-            @else { (table("The last 50 refusals of each code since the start, the latest first; equal ones are one line", &COLUMNS, rows)) }
+            (table("The last 50 refusals of each code since the start, the latest first; equal ones are one line", &COLUMNS, rows))
         }
         p.hint {
             "The numbers beside the codes count all refusals since the start of this process. The access log ("
@@ -173,10 +172,9 @@ pub(super) async fn live(Extension(visit): Extension<Visit>) -> Answer {
             ]
         })
         .collect();
-    let list = html! {
-        @if rows.is_empty() { p { "No request came since this page was opened, or none that is looked for." } }
-        @else { (table("The last requests, the latest first; where there are more than 200 in a second, some of them", &LIVE_COLUMNS, rows)) }
-    };
+    let caption = "The last requests since this page was opened, the latest first; where there are more than 200 in a \
+                   second, some of them";
+    let list = table(caption, &LIVE_COLUMNS, rows);
     if visit.fields.find("part").is_some() {
         return Ok(list.into_response());
     }

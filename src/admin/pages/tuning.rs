@@ -14,13 +14,13 @@ use maud::{Markup, html};
 use tokio::task::spawn_blocking;
 use toml::{Table, Value};
 
-use super::layout::{Form, key_link, page, row, table};
+use super::layout::{Form, cut, key_link, page, row, table};
 use super::{Answer, Fields, Visit, in_path};
 use crate::admin::problem::{Problem, ReloadFault};
 use crate::admin::shared::Shared;
 use crate::config::{Limits, load_str};
 use crate::limits::OverLimitCounters;
-use crate::model::Limit;
+use crate::model::{Limit, counted};
 use crate::planning::{OnProgress, Plan, PlannedKey, ReadError, RecordFiles, count_requests, suggested_limits};
 
 /// How long a replay may take. `limits plan` has no such bound.
@@ -43,9 +43,9 @@ const SETTINGS: [(&str, &str, &str); 6] = [
 ];
 
 const COLUMNS: [(&str, &str); 9] = [
-    ("Key", ""),
-    ("Name", "name"),
-    ("Tier", ""),
+    ("Key", "nowrap"),
+    ("Name", ""),
+    ("Tier", "nowrap"),
     ("Requests", "number"),
     ("Refused then", "number"),
     ("Would be", "number"),
@@ -81,7 +81,7 @@ pub(super) async fn show(Extension(mut visit): Extension<Visit>) -> Answer {
     let (tier_path, is_recorded) = (in_path(&tier.name), state.config.log.decisions.is_some());
     let content = html! {
         @if !is_recorded && visit.refused.is_none() { p.warn { (NOT_RECORDED) } }
-        p { "Choose a tier, and see what other limits would have done to the recorded requests. Nothing is changed." }
+        p { "Choose a tier, and see what other limits would have done to the recorded requests, also where shadow is on. Nothing is changed." }
         nav aria-label="Tiers" {
             ul.chips {
                 @for of in &limits.tiers {
@@ -146,11 +146,13 @@ async fn tried(shared: &Shared, tier: &str, fields: &Fields) -> Result<Markup, P
     };
     let names = keys.into_iter().map(|key| (key.id, key.name)).collect();
     let plan = on_record(shared, move |record, progress| Plan::new(&limits, record, &names, progress)).await?;
+    let of_tier = plan.keys.iter().filter(|key| key.tier == tier);
+    let refused = counted(of_tier.map(|key| key.would_be_refused).sum(), "request");
     let rows = plan.keys.iter().take(MAX_ROWS).map(|key: &PlannedKey| {
         let worst = key.worst_minute.as_ref().map(|minute| format!("{minute} ({})", key.worst_minute_refused));
         row![
             key_link(&key.key),
-            key.name.as_deref().unwrap_or_default(),
+            cut(key.name.as_deref().unwrap_or_default()),
             key.tier,
             key.requests,
             key.refused_then,
@@ -163,12 +165,11 @@ async fn tried(shared: &Shared, tier: &str, fields: &Fields) -> Result<Markup, P
     Ok(html! {
         section.panel {
         h2 { "What it would have done" }
-        p role="status" { (plan.summary) }
+        p role="status" { "With these limits, " (refused) " of the tier " (tier) " would be refused." }
+        p { "In all tiers: " (plan.summary) }
         p.hint { (plan.read) }
         @for warning in plan.read.warnings() { p.hint { (warning) } }
-        @if !plan.keys.is_empty() {
-            (table("Keys that would be refused, or are over a candidate limit", &COLUMNS, rows))
-        }
+        (table("Keys that would be refused, or are over a candidate limit", &COLUMNS, rows))
         h2 #lines { "Lines for gateway.toml" }
         p.hint { "They are the whole tier, and replace its section if the file has one." }
         pre { code { (lines) } }
@@ -179,6 +180,7 @@ async fn tried(shared: &Shared, tier: &str, fields: &Fields) -> Result<Markup, P
 /// The limits in force with other settings of `tier`, checked as those of a file, and the lines for `gateway.toml`.
 fn trial(shared: &Shared, tier: &str, fields: &Fields) -> Result<(Limits, String), Problem> {
     let mut limits = limits_in_force(shared);
+    limits.insert("shadow".to_owned(), false.into()); // what they would refuse is looked for
     let changed = limits.get_mut("tiers").and_then(|tiers| tiers.get_mut(tier)?.as_table_mut());
     let changed = changed.ok_or_else(|| Problem::not_found(format!("there is no tier {tier}")))?;
     for (setting, ..) in SETTINGS {

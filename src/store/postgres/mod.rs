@@ -262,6 +262,10 @@ impl Conn for PgConn {
         found.is_ok_and(|found| !found.is_empty())
     }
 
+    fn like(&self) -> &'static str {
+        "ILIKE"
+    }
+
     fn for_update(&self) -> &'static str {
         " FOR UPDATE"
     }

@@ -6,6 +6,7 @@ const plots = new Map(); // by the id of the element
 
 const property = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const number = (value) => value === null || value === undefined ? "–" : String(Math.round(value * 100) / 100);
+const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
 const utc = (seconds) => new Date(seconds * 1000).toISOString().replace("T", " ").slice(0, 19);
 
 function colorOf(line) {
@@ -31,8 +32,8 @@ function options(element, lines) {
         tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
         scales: { y: { range: (plot, min, max) => [0, Math.max(max * 1.05, 1)] } },
         axes: [
-            { ...axis, values: (plot, ticks, at, space, step) => ticks.map((seconds) => tick(seconds, step)) },
-            { ...axis, size: 56, values: (plot, ticks) => ticks.map(number) },
+            { ...axis, space: 70, values: (plot, ticks, at, space, step) => ticks.map((seconds) => tick(seconds, step)) },
+            { ...axis, size: 56, values: (plot, ticks) => ticks.map((value) => short.format(value)) },
         ],
         series: [{ label: "Time (UTC)", value: (plot, seconds) => seconds ? utc(seconds) : "–" }].concat(lines.map((line) => {
             const stroke = colorOf(line.color);
