@@ -286,7 +286,7 @@ def parser(doc, works):
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=5, help="of load in each measurement")
     parser.add_argument("--warm-up", type=int, default=4, help="seconds of load before it")
-    parser.add_argument("--guildgate", default=str(ROOT / "target/dist/guildgate"), help="the binary to measure")
+    parser.add_argument("--guildgate", default=str(ROOT / "target/release/guildgate"), help="the binary to measure")
     parser.add_argument("--examples", default=str(ROOT / "target/release/examples"), help="the folder of the examples")
     parser.add_argument("--server-core", type=int, default=0)
     parser.add_argument("--load-core", type=int, default=1)
