@@ -92,6 +92,12 @@ impl Talk {
         self.until("\r\n\r\n")
     }
 
+    /// Waits for more, and tells whether the other side has closed the connection instead.
+    pub async fn is_over(&mut self) -> bool {
+        self.unread.is_empty()
+            && !matches!(timeout(PATIENCE, self.stream.read_buf(&mut self.unread)).await, Ok(Ok(1..)))
+    }
+
     /// Reads so many bytes and forgets them.
     pub async fn skip(&mut self, mut bytes: usize) {
         let mut buffer = vec![0; 64 * 1024];
