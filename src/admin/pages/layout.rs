@@ -257,7 +257,8 @@ pub(super) fn cut(text: &str) -> Markup {
     html! { bdi.cut title=(text) { (text) } }
 }
 
-/// A table, whose rows are blocks on a phone, or a line where it has no row. Each column has a heading and a class; the first cell of a row is its heading.
+/// A table, whose rows are blocks on a phone, or a line where it has no row. Each column has a heading and a class; the
+/// first cell of a row is its heading.
 pub(super) fn table(
     caption: &str,
     columns: &[(&'static str, &'static str)],
