@@ -77,17 +77,22 @@ impl<T: Clone> Flights<T> {
         F: Future<Output = T> + Send + 'static,
     {
         let mut open = self.0.lock();
-        let found = open.flights.get(&key).and_then(|flight| Some((flight.question.upgrade()?, flight.is_closed)));
+        let Open { last, flights } = &mut *open;
+        let slot = flights.entry(key);
+        let found = match &slot {
+            Slot::Occupied(slot) => slot.get().question.upgrade().map(|question| (question, slot.get().is_closed)),
+            Slot::Vacant(_) => None,
+        };
         let previous = match found {
             Some((under_way, false)) => return (under_way, false),
             Some((sent, true)) => Some(sent),
             None => None,
         };
-        open.last += 1;
-        let number = open.last;
+        *last += 1;
+        let number = *last;
         let question = ask(Joinable { flights: self.clone(), key, number, previous }).boxed().shared();
         if let Some(weak) = question.downgrade() {
-            open.flights.insert(key, Flight { number, question: weak, is_closed: false });
+            slot.insert_entry(Flight { number, question: weak, is_closed: false });
         }
         (question, true)
     }

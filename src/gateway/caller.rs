@@ -63,48 +63,49 @@ impl Caller {
 
 impl Gateway {
     /// Waits for a place at the origin, at most for `origin.queue_timeout`; then 21.
-    pub(super) async fn place(&self, caller: &Caller) -> Result<Permit, Fault> {
+    pub(super) async fn place(&self, state: &State, caller: &Caller) -> Result<Permit, Fault> {
         let owner = match caller.proof {
             Proof::Missing => Owner::of_address(caller.client),
             Proof::Valid | Proof::Lapsed => Owner::Key(caller.key.id.clone()),
         };
-        let origin = self.state().origin.clone();
-        origin.permit(owner, caller.id).await
+        state.origin.permit(owner, caller.id).await
     }
 
-    /// The key as it is now, after a wait and before the origin is asked (guarantee 7): 21, 02, 15 or 03; 21, too, if it is
+    /// The key by the state of now, after a wait and before the origin is asked (guarantee 7): 21, 02, 15 or 03; 21, too, if it is
     /// of another realm than this by now. Nothing is charged. `None`: the question itself asks about the key, which is not
     /// proven.
     pub(super) fn key_now(
         &self,
+        state: &State,
+        now: Tick,
         secret: &Digest,
         operation: Operation,
         realm: Option<Realm>,
-    ) -> Result<(Arc<State>, Option<Arc<Key>>), Fault> {
-        let state = self.state_full();
-        let found = self.look_up(&state, secret, self.now())?;
+    ) -> Result<Option<Arc<Key>>, Fault> {
+        let found = self.look_up(state, secret, now)?;
         if found.proof != Proof::Valid {
-            return Ok((state, None));
+            return Ok(None);
         }
         found.key.may_use(operation)?;
         match found.key.guild_departed {
             true => Err(Fault::GuildDeparted),
             false if realm.is_some_and(|realm| realm != found.key.realm) => Err(Fault::Unavailable { retry_after: 1 }),
-            false => Ok((state, Some(found.key))),
+            false => Ok(Some(found.key)),
         }
     }
 
-    /// Asks the origin, and learns from its answer what it says about the key.
+    /// Asks the origin, from `asked` on, and learns from its answer what it says about the key.
     pub(super) async fn send(
         &self,
         state: &State,
         caller: &Caller,
         permit: Permit,
         request: Request,
+        asked: Tick,
     ) -> (Result<Arc<str>, Fault>, Option<UpstreamUse>) {
-        let (asked, key) = (self.now(), &caller.key);
+        let key = &caller.key;
         let (authorization, trace) = (&*caller.authorization, caller.trace());
-        let question = OriginRequest { request, guild: &key.guild, authorization, trace, id: caller.id };
+        let question = OriginRequest { request, asked, guild: &key.guild, authorization, trace, id: caller.id };
         let (answer, upstream) = state.origin.send(&permit, &question).await;
         drop(permit);
         // A reload puts the new origin in force before it sets from when on answers count, so an answer of the old

@@ -1,5 +1,6 @@
 //! The order of refusals (contract section 1, "Order"): what is looked at first, and what a wait makes us look at again.
 
+use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -38,17 +39,9 @@ impl Gateway {
         if header.content_encoded || header.content_type.is_some_and(|t| !t.is_empty() && !is_form_type(t)) {
             return Err(Fault::NotAForm);
         }
-        let request = {
-            let mut whole = pin!(body.whole());
-            let bytes = match poll!(whole.as_mut()) {
-                Poll::Ready(bytes) => bytes?,
-                Poll::Pending => {
-                    has_waited = true;
-                    whole.await?
-                }
-            };
-            Form::read(bytes).request(operation)
-        };
+        let (bytes, waited) = or_wait(body.whole()).await;
+        has_waited |= waited;
+        let request = Form::read(bytes?).request(operation);
         // The limits may take up to `cluster.timeout` and the body up to `body_timeout`, so the key and the configuration
         // are looked up again after them.
         let later = has_waited.then(|| self.state_full());
@@ -79,5 +72,14 @@ impl Gateway {
             return self.read(state, admitted, request, details).await;
         }
         Box::pin(self.write(admitted.caller(), request, details)).await
+    }
+}
+
+/// What a future gives, and whether that had to be waited for.
+pub(super) async fn or_wait<F: Future>(future: F) -> (F::Output, bool) {
+    let mut future = pin!(future);
+    match poll!(future.as_mut()) {
+        Poll::Ready(output) => (output, false),
+        Poll::Pending => (future.await, true),
     }
 }

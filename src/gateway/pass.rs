@@ -65,12 +65,12 @@ impl Gateway {
         let counted =
             key.as_ref().map(|_| self.writes.begin().ok_or(Fault::Unavailable { retry_after: 1 })).transpose()?;
         let permit = self.state().origin.clone().permit(owner, header.id).await?;
-        let mut state = self.state_full();
+        let (state, now) = (self.state_full(), self.now());
         if let (true, Some(admitted)) = (rules.key, &details.key) {
-            let (now, found) = self.key_now(&admitted.digest, operation, None)?;
-            (state, key) = (now, found.filter(|_| is_write));
+            let found = self.key_now(&state, now, &admitted.digest, operation, None)?;
+            key = found.filter(|_| is_write);
         }
-        if key.is_some() && !self.hears_peers(&state, self.now()) {
+        if key.is_some() && !self.hears_peers(&state, now) {
             return Err(Fault::Unavailable { retry_after: 1 }); // they could not be told in time
         }
         let Origin::Http(origin) = &*state.origin else { return Err(Fault::UnknownOperation) };

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use super::admit::Admitted;
 use super::caller::Caller;
+use super::order::or_wait;
 use super::{CacheStatus, Gateway, RequestDetails, State};
 use crate::cache::{Entry, EntryKey, EntryState, FlightKey, GateState, Joinable};
 use crate::clock::Tick;
@@ -46,9 +47,10 @@ impl Gateway {
     ) -> Result<Arc<str>, Fault> {
         let (now, realm) = (admitted.checked_at, admitted.key.realm);
         let entry_key = EntryKey { realm, member: request.member, read: request.operation };
+        let gate = self.gate(state, &entry_key, now);
         // A key that is not proven has nothing from memory.
-        let gate = self.gate(state, &entry_key, now).epoch().filter(|_| admitted.proof == Proof::Valid);
-        let kept = gate.and_then(|epoch| self.cache.get(&entry_key, epoch));
+        let epoch = gate.epoch().filter(|_| admitted.proof == Proof::Valid);
+        let kept = epoch.and_then(|epoch| self.cache.get(&entry_key, epoch));
         if let Some(entry) = &kept {
             match entry.state_at(now, || self.clock.unix_ms()) {
                 EntryState::Fresh { ttl } => {
@@ -64,7 +66,7 @@ impl Gateway {
             }
         }
         // Boxed, so that the future of a connection with nothing but hits reserves no memory for a miss.
-        Box::pin(self.miss(admitted.caller(), entry_key, kept, details)).await
+        Box::pin(self.miss(admitted.caller(), (entry_key, gate), kept, details)).await
     }
 
     /// The gate of an entry: *Ask* where this node does not hear of what others change.
@@ -79,12 +81,12 @@ impl Gateway {
     async fn miss(
         self: &Arc<Self>,
         caller: Caller,
-        entry_key: EntryKey,
+        (entry, gate): (EntryKey, GateState),
         stale: Option<Arc<Entry>>,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
-        let (secret, gate) = (caller.key.digest, self.gate(&self.state(), &entry_key, self.now()));
-        let flight = FlightKey { secret, entry: entry_key, gate, is_proof: caller.proof != Proof::Valid };
+        let secret = caller.key.digest;
+        let flight = FlightKey { secret, entry, gate, is_proof: caller.proof != Proof::Valid };
         let (question, is_own) = self.cache.flights.join(flight, |open| self.clone().ask(caller, flight, open));
         let Asked { answer, is_stored, upstream } = question.await;
         details.cache = Some(match is_stored.filter(|_| is_own) {
@@ -102,20 +104,26 @@ impl Gateway {
     /// if the gate allows that. Another key of the guild may be answered meanwhile.
     async fn ask(self: Arc<Self>, caller: Caller, flight: FlightKey, mut joinable: Joinable<Asked>) -> Asked {
         let FlightKey { secret, entry: key, gate, .. } = flight;
-        joinable.wait_for_previous(self.state().queue_time()).await;
-        let place = self.place(&caller).await;
-        let (state, proven) = match self.key_now(&secret, key.read, Some(key.realm)) {
+        let state = self.state_full();
+        let may_send = async {
+            joinable.wait_for_previous(state.queue_time()).await;
+            self.place(&state, &caller).await
+        };
+        let (place, has_waited) = or_wait(may_send).await;
+        let state = if has_waited { self.state_full() } else { state };
+        let asked = self.now(); // before, so that an answer is never older than its age says
+        let proven = match self.key_now(&state, asked, &secret, key.read, Some(key.realm)) {
             Ok(found) => found,
             Err(fault) => return fault.into(),
         };
-        let place = match (self.fresh(&key, gate).filter(|_| proven.is_some()), place) {
+        let kept = if has_waited && proven.is_some() { self.fresh(&key, gate, asked) } else { None };
+        let place = match (kept, place) {
             (Some(entry), _) => return Asked { answer: Ok(entry), is_stored: None, upstream: None },
             (None, Err(fault)) => return fault.into(),
             (None, Ok(place)) => place,
         };
         joinable.sent();
-        let asked = self.now(); // before, so that an answer is never older than its age says
-        let (answer, upstream) = self.send(&state, &caller, place, Request::read(key.read, key.member)).await;
+        let (answer, upstream) = self.send(&state, &caller, place, Request::read(key.read, key.member), asked).await;
         let text = match answer {
             Ok(text) => text,
             Err(fault) => return Asked { upstream, ..fault.into() },
@@ -135,8 +143,8 @@ impl Gateway {
     }
 
     /// The answer in memory, if it is of this epoch and fresh.
-    fn fresh(&self, key: &EntryKey, gate: GateState) -> Option<Arc<Entry>> {
-        let (now, entry) = (self.now(), self.cache.get(key, gate.epoch()?)?);
+    fn fresh(&self, key: &EntryKey, gate: GateState, now: Tick) -> Option<Arc<Entry>> {
+        let entry = self.cache.get(key, gate.epoch()?)?;
         let is_fresh = matches!(entry.state_at(now, || self.clock.unix_ms()), EntryState::Fresh { .. });
         is_fresh.then_some(entry)
     }
@@ -150,9 +158,9 @@ impl Gateway {
         fault: Fault,
         details: &mut RequestDetails,
     ) -> Result<Arc<str>, Fault> {
-        let (entry, now) = (stale.ok_or(fault)?, self.now());
-        let key = self.key_now(secret, entry.key.read, Some(entry.key.realm));
-        let (state, proven) = key.map_err(|_| fault)?;
+        let (entry, state, now) = (stale.ok_or(fault)?, self.state_full(), self.now());
+        let key = self.key_now(&state, now, secret, entry.key.read, Some(entry.key.realm));
+        let proven = key.map_err(|_| fault)?;
         let is_current = self.gate(&state, &entry.key, now) == GateState::Keep(entry.epoch);
         if proven.is_none() || !is_current || entry.state_at(now, || self.clock.unix_ms()) == EntryState::Expired {
             return Err(fault);

@@ -19,19 +19,18 @@ impl Gateway {
     ) -> Result<Arc<str>, Fault> {
         let Request { operation, member, .. } = request;
         let _counted = self.writes.begin().ok_or(Fault::Unavailable { retry_after: 1 })?;
-        let place = self.place(&caller).await?;
-        let (state, key) = self.key_now(&caller.key.digest, operation, None)?;
-        if let Some(key) = key {
+        let place = self.place(&self.state_full(), &caller).await?;
+        let (state, now) = (self.state_full(), self.now());
+        if let Some(key) = self.key_now(&state, now, &caller.key.digest, operation, None)? {
             caller.key = key; // of another guild, where it has moved
         }
-        let now = self.now();
         if !self.hears_peers(&state, now) {
             return Err(Fault::Unavailable { retry_after: 1 }); // they could not be told in time
         }
         let gate = &self.cache.gate;
         let latest = now.plus(state.write_time()).plus(state.unknown_for());
         let write = gate.begin_write(member, operation.invalidates(), caller.realms(), latest);
-        let (answer, upstream) = self.send(&state, &caller, place, request).await;
+        let (answer, upstream) = self.send(&state, &caller, place, request, now).await;
         details.upstream = upstream;
         if !Arc::ptr_eq(&state, &self.state()) {
             gate.invalidate_member(member, Realms::All); // the key may be of another guild by now, whose answers the write changed

@@ -8,6 +8,7 @@ mod http;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::clock::Tick;
 use crate::model::GuildId;
 use crate::telemetry::UpstreamUse;
 use crate::telemetry::metrics::DescriptorEncoder;
@@ -20,6 +21,8 @@ pub use http::{Attempts, Failed, HttpOrigin, IDLE_FOR, Owner, Target, Tls};
 #[expect(missing_debug_implementations, reason = "it has a key")]
 pub struct OriginRequest<'r> {
     pub request: Request,
+    /// When the origin is asked.
+    pub asked: Tick,
     /// The guild of the key, for the built-in backend. An HTTP origin finds it by the key.
     pub guild: &'r GuildId,
     /// The key as it came.

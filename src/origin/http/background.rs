@@ -92,8 +92,8 @@ impl HttpOrigin {
 /// At each interval, closes idle connections that can no longer be used, and checks all backends at once.
 async fn check_repeatedly(origin: Weak<HttpOrigin>) {
     while let Some(origin) = origin.upgrade() {
-        let (list, settings) = (origin.backends.load_full(), &origin.settings);
-        list.iter().for_each(|backend| backend.idle.close_unusable());
+        let (list, settings, now) = (origin.backends.load_full(), &origin.settings, origin.clock.now());
+        list.iter().for_each(|backend| backend.idle.close_unusable(now));
         if let Some(rules) = &settings.health {
             join_all(list.iter().map(async |backend| {
                 let checked = timeout(settings.timeout, origin.check(backend, &rules.path)).await;

@@ -9,8 +9,9 @@ use std::io::{self, Cursor};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::thread::{self, ThreadId};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bytes::Buf;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -24,6 +25,7 @@ use tokio_util::either::Either;
 
 use super::answer::{self, AnswerHeader};
 use super::tls::Tls;
+use crate::clock::Tick;
 use crate::wire::{Chunked, Fault, Framing, MAX_ORIGIN_ANSWER, TOO_LONG};
 
 /// The `Retry-After` of 21, in seconds, where the origin gave none.
@@ -110,15 +112,15 @@ pub(super) struct Connection {
     /// The thread whose runtime watches the socket.
     thread: ThreadId,
     /// Since when it is idle.
-    idle_since: Instant,
+    idle_since: Tick,
 }
 
 impl Connection {
     /// Opens a connection, with TLS to a server of this name where it is given.
     pub(super) async fn open(address: SocketAddr, tls: Option<(&Tls, &str)>) -> io::Result<Self> {
         let stream = open(address, tls).await?;
-        let (request, is_sent, answer, is_asking, may_reuse) = Default::default();
-        let (thread, idle_since) = (thread::current().id(), Instant::now());
+        let (request, is_sent, answer, is_asking, may_reuse, idle_since) = Default::default();
+        let thread = thread::current().id();
         Ok(Connection { stream, request, is_sent, answer, is_asking, may_reuse, thread, idle_since })
     }
 
@@ -215,7 +217,13 @@ impl Connection {
 
     /// Writes what is left of the request, in one write if the upstream takes it. It may be dropped and called again.
     async fn write(&mut self) -> io::Result<()> {
-        self.stream.write_all_buf(&mut self.request).await?;
+        // Not `write_all_buf`, which makes a `writev` of one buffer: that takes the kernel longer than a `send`.
+        while self.request.has_remaining() {
+            match self.stream.write(self.request.chunk()).await? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                written => self.request.advance(written),
+            }
+        }
         self.stream.flush().await?;
         self.is_sent = true;
         Ok(())
@@ -230,8 +238,8 @@ impl Connection {
 
     /// Whether it was used lately, is open, and nothing has come on it, as far as the runtime knows: that asks the kernel
     /// nothing, and learns of the last moment's events later.
-    fn is_quiet(&mut self) -> bool {
-        self.idle_since.elapsed() < IDLE_FOR && unconstrained(self.stream.read(&mut [0])).now_or_never().is_none()
+    fn is_quiet(&mut self, now: Tick) -> bool {
+        now.since(self.idle_since) < IDLE_FOR && unconstrained(self.stream.read(&mut [0])).now_or_never().is_none()
     }
 
     /// Whether it is open and nothing has come on it, as far as the kernel knows. What that has of TLS may be no data, but
@@ -269,7 +277,7 @@ pub(super) struct IdleConnections(Mutex<Vec<Connection>>);
 
 impl IdleConnections {
     /// An idle connection that is still open, as far as is known: for a write, which is not sent again, the kernel is asked.
-    pub(super) fn take(&self, is_write: bool) -> Option<Connection> {
+    pub(super) fn take(&self, is_write: bool, now: Tick) -> Option<Connection> {
         let thread = thread::current().id();
         loop {
             let mut connection = {
@@ -278,21 +286,21 @@ impl IdleConnections {
                 let at = own.or(idle.len().checked_sub(1))?;
                 idle.remove(at)
             };
-            if connection.is_quiet() && (!is_write || connection.is_open()) {
+            if connection.is_quiet(now) && (!is_write || connection.is_open()) {
                 return Some(connection);
             }
         }
     }
 
     /// Keeps a connection that may be used again, unless `max` are kept already.
-    pub(super) fn put(&self, mut connection: Connection, max: usize) {
+    pub(super) fn put(&self, mut connection: Connection, max: usize, now: Tick) {
         if !connection.may_reuse {
             return;
         }
         connection.answer.clear();
         connection.answer.shrink_to(READ_BUFFER);
         connection.request.get_mut().shrink_to(READ_BUFFER);
-        connection.idle_since = Instant::now();
+        connection.idle_since = now;
         let mut idle = self.0.lock();
         if idle.len() < max {
             idle.push(connection);
@@ -300,8 +308,8 @@ impl IdleConnections {
     }
 
     /// Closes those that the upstream has closed, or has sent something on.
-    pub(super) fn close_unusable(&self) {
-        let unusable: Vec<_> = self.0.lock().extract_if(.., |connection| !connection.is_quiet()).collect();
+    pub(super) fn close_unusable(&self, now: Tick) {
+        let unusable: Vec<_> = self.0.lock().extract_if(.., |connection| !connection.is_quiet(now)).collect();
         drop(unusable); // after the lock is released
     }
 

@@ -88,12 +88,13 @@ struct Attempt {
     /// Whether the backend may have something of the request.
     is_sent: bool,
     error: Option<Arc<str>>,
+    ended: Option<Tick>,
 }
 
 impl Attempt {
     fn new(backend: &Arc<Backend>, began: Tick) -> Self {
         backend.in_flight.fetch_add(1, Ordering::Relaxed);
-        Attempt { backend: backend.clone(), began, is_sent: false, error: None }
+        Attempt { backend: backend.clone(), began, is_sent: false, error: None, ended: None }
     }
 
     fn upstream_use(&self, now: Tick) -> UpstreamUse {
@@ -147,7 +148,7 @@ impl HttpOrigin {
     pub(super) async fn send(&self, request: &OriginRequest<'_>) -> (Result<Arc<str>, Fault>, Option<UpstreamUse>) {
         let (list, mut current) = (self.backends.load_full(), None);
         let attempts = timeout(self.settings.timeout, self.attempts(request, &list, &mut current)).await;
-        let now = self.clock.now();
+        let now = current.as_ref().and_then(|attempt| attempt.ended).unwrap_or_else(|| self.clock.now());
         let answer = attempts.unwrap_or_else(|_| {
             let error = io::Error::new(io::ErrorKind::TimedOut, "origin.timeout has passed");
             let is_sent = current.as_ref().is_some_and(|attempt| attempt.is_sent);
@@ -177,12 +178,10 @@ impl HttpOrigin {
         let is_write = request.request.operation.is_write();
         let retries = if is_write { 0 } else { self.settings.retries };
         let (mut tried, mut may_reuse) = (Tried { retries, ..Tried::default() }, true);
-        let mut fault = Fault::Unavailable { retry_after: RETRY_AFTER };
-        loop {
-            let now = self.clock.now();
-            let Some(at) = self.choose(list, &tried, now) else { break };
+        let (mut fault, mut now) = (Fault::Unavailable { retry_after: RETRY_AFTER }, request.asked);
+        while let Some(at) = self.choose(list, &tried, now) {
             let backend = &list[at];
-            let idle = if may_reuse { backend.idle.take(is_write) } else { None };
+            let idle = if may_reuse { backend.idle.take(is_write, now) } else { None };
             let was_idle = idle.is_some();
             // After an idle connection has failed, no other is used.
             may_reuse &= !was_idle;
@@ -196,6 +195,7 @@ impl HttpOrigin {
             if !tried.may_go_on(at, &failed) {
                 break;
             }
+            now = self.clock.now();
         }
         Err(fault)
     }
@@ -254,8 +254,10 @@ impl HttpOrigin {
         }
         let body = connection.read_body(&header).await.map_err(|error| Failed::Broken(error.to_string()))?;
         let answer = judge(request, &backend, &header, body);
-        backend.idle.put(connection, settings.max_in_flight);
-        backend.answered(self.clock.now().since(began));
+        let now = self.clock.now();
+        backend.idle.put(connection, settings.max_in_flight, now);
+        backend.answered(now.since(began));
+        attempt.ended = Some(now);
         Ok(answer)
     }
 

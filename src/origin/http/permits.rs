@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ahash::RandomState;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -48,7 +49,7 @@ pub struct Permit {
 struct State {
     max: usize,
     /// How many permits each owner holds, and all of them.
-    held: HashMap<Owner, usize>,
+    held: HashMap<Owner, usize, RandomState>,
     all_held: usize,
     /// The requests that wait, in the order of their arrival. One that gives up closes its channel.
     waiters: Vec<(Owner, oneshot::Sender<Permit>)>,
@@ -149,7 +150,7 @@ impl State {
     fn grant(&mut self) -> Vec<(Owner, oneshot::Sender<Permit>)> {
         let mut granted = Vec::new();
         self.forget_gone();
-        while self.all_held < self.max {
+        while self.all_held < self.max && !self.waiters.is_empty() {
             let unproven_may = self.unproven_may_hold_more();
             let waiting = self.waiters.iter().map(|(owner, _)| owner).enumerate();
             let waiting = waiting.filter(|(_, owner)| unproven_may || owner.key().is_some());

@@ -4,6 +4,8 @@ use tokio::net::TcpListener;
 
 use super::*;
 
+const NOW: Tick = Tick(1);
+
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n1250";
 
 /// A connection, and its other end.
@@ -26,7 +28,7 @@ async fn ask(connection: &mut Connection) -> Vec<u8> {
 /// Waits until it is no longer idle, which the runtime learns at its next turn.
 async fn stops_being_idle(connection: &mut Connection) -> bool {
     let stops = async {
-        while connection.is_quiet() {
+        while connection.is_quiet(NOW) {
             tokio::task::yield_now().await;
         }
     };
@@ -88,22 +90,33 @@ async fn a_connection_on_which_something_comes_or_that_is_closed_is_not_taken() 
         let (mut connection, mut peer) = pair().await;
         let (body, ()) = tokio::join!(ask(&mut connection), async { peer.write_all(ANSWER).await.unwrap() });
         assert_eq!(body, b"1250");
-        idle.put(connection, 1);
-        let mut connection = idle.take(true).unwrap();
+        idle.put(connection, 1, NOW);
+        let mut connection = idle.take(true, NOW).unwrap();
         match ending {
             Some(bytes) => peer.write_all(bytes).await.unwrap(),
             None => peer.shutdown().await.unwrap(),
         }
         assert!(stops_being_idle(&mut connection).await);
-        idle.put(connection, 1);
-        assert!(idle.take(false).is_none());
+        idle.put(connection, 1, NOW);
+        assert!(idle.take(false, NOW).is_none());
     }
     // Of an end that the runtime has not heard of, the kernel tells a write (guarantee 5).
     let (mut connection, mut peer) = pair().await;
     tokio::join!(ask(&mut connection), async { peer.write_all(ANSWER).await.unwrap() });
-    idle.put(connection, 1);
+    idle.put(connection, 1, NOW);
     peer.shutdown().await.unwrap();
-    assert!(idle.take(true).is_none());
+    assert!(idle.take(true, NOW).is_none());
+}
+
+#[tokio::test]
+async fn a_connection_is_not_used_after_a_minute_without_a_request() {
+    let idle = IdleConnections::default();
+    for (after, is_used) in [(IDLE_FOR - Duration::from_nanos(1), true), (IDLE_FOR, false)] {
+        let (mut connection, mut peer) = pair().await;
+        tokio::join!(ask(&mut connection), async { peer.write_all(ANSWER).await.unwrap() });
+        idle.put(connection, 1, NOW);
+        assert_eq!(idle.take(false, NOW.plus(after)).is_some(), is_used, "{after:?}");
+    }
 }
 
 #[tokio::test]
@@ -158,21 +171,21 @@ async fn no_more_connections_are_kept_than_may_be_and_none_whose_answer_was_not_
         if is_read {
             tokio::join!(ask(&mut connection), async { peer.write_all(ANSWER).await.unwrap() });
         }
-        idle.put(connection, 2);
+        idle.put(connection, 2, NOW);
         peers.push(peer);
     }
     assert_eq!(idle.0.lock().len(), 2);
-    idle.close_unusable();
+    idle.close_unusable(NOW);
     assert_eq!(idle.0.lock().len(), 2);
     peers.clear();
     let closes = async {
         while !idle.0.lock().is_empty() {
-            idle.close_unusable();
+            idle.close_unusable(NOW);
             tokio::task::yield_now().await;
         }
     };
     assert!(tokio::time::timeout(Duration::from_secs(5), closes).await.is_ok());
-    assert!(idle.take(true).is_none());
+    assert!(idle.take(true, NOW).is_none());
 }
 
 #[tokio::test]
@@ -184,8 +197,8 @@ async fn a_connection_that_this_thread_watches_is_taken_before_those_of_others()
         let (mut connection, mut peer) = pair().await;
         tokio::join!(ask(&mut connection), async { peer.write_all(ANSWER).await.unwrap() });
         connection.thread = watched_by;
-        idle.put(connection, 2);
+        idle.put(connection, 2, NOW);
         peers.push(peer);
     }
-    assert_eq!([(); 2].map(|()| idle.take(false).unwrap().thread), [own, other]);
+    assert_eq!([(); 2].map(|()| idle.take(false, NOW).unwrap().thread), [own, other]);
 }
