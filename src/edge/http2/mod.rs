@@ -66,8 +66,8 @@ pub(super) async fn serve(
         () = &mut over => return,
     };
     let mut requests = FuturesUnordered::new();
-    if let Ok(Ok(h2)) = h2 {
-        run((edge, peer, &io), h2, &mut requests, stop, over).await;
+    if let Ok(Ok(mut h2)) = h2 {
+        run((edge, peer, &io), &mut h2, &mut requests, stop, over).await;
     }
     // The requests continue without their caller: others may wait for the same answer from the origin, and a write must
     // not be left half done.
@@ -94,7 +94,7 @@ fn options(server: &Server) -> H2Options {
 /// Runs a connection to its end.
 async fn run<'e>(
     (edge, peer, io): (&'e Edge, Peer, &Bounded),
-    mut h2: Connection<Bounded, Bytes>,
+    h2: &mut Connection<Bounded, Bytes>,
     requests: &mut FuturesUnordered<BoxFuture<'e, ()>>,
     mut stop: ShutdownWatch,
     mut over: Pin<&mut impl Future<Output = ()>>,
@@ -139,7 +139,7 @@ async fn run<'e>(
 }
 
 /// Ends a connection.
-async fn go_away(mut h2: Connection<Bounded, Bytes>, reason: Reason) {
+async fn go_away(h2: &mut Connection<Bounded, Bytes>, reason: Reason) {
     h2.abrupt_shutdown(reason);
     let _ = timeout(DRAIN_TIME, poll_fn(|cx| h2.poll_closed(cx))).await; // the peer may take nothing
 }
