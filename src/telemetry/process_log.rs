@@ -33,15 +33,17 @@ pub fn ready_as_json(url: &str, unix_ms: i64) -> String {
 
 /// Targets of dependencies, and the minimum severity that is logged of each. Callers or a store can cause many of their
 /// lines without end, and the gateway logs itself what an operator needs of those; h2 and tokio_postgres quote what
-/// callers sent. Pingora logs its normal operation at info.
-const DEPENDENCIES: [(&str, LevelFilter); 9] = [
+/// callers sent, and so does Pingora, which also calls it an error that a kept connection is not free at once, for which it
+/// opens another.
+const DEPENDENCIES: [(&str, LevelFilter); 10] = [
     ("h2", LevelFilter::OFF),
     ("rustls", LevelFilter::ERROR),
     ("tokio_rustls", LevelFilter::ERROR),
     ("hyper", LevelFilter::ERROR),
     ("hyper_util", LevelFilter::ERROR),
     ("tokio_postgres", LevelFilter::ERROR),
-    ("pingora_core", LevelFilter::WARN),
+    ("pingora_core", LevelFilter::OFF),
+    ("pingora_proxy", LevelFilter::OFF),
     ("pingora_runtime", LevelFilter::WARN),
     ("redis", LevelFilter::ERROR),
 ];
