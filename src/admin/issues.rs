@@ -111,7 +111,7 @@ impl Shared {
         let shadow = state.config.limits.shadow_warning().map(str::to_owned);
         let waiting = self.process.config.read().after_restart.join(", ");
         let waiting = (!waiting.is_empty()).then(|| format!("these settings take effect after a restart: {waiting}"));
-        let callers = self.metrics.value("guildgate_certificate_expires_timestamp_seconds").map(|ends| ends as i64);
+        let callers = self.connections.value("guildgate_certificate_expires_timestamp_seconds").map(|ends| ends as i64);
         let certificate = |setting, ends: Option<i64>| ends.and_then(|ends| ends_soon(setting, ends, now));
         let odd = [
             ("unwritable", unwritable, OVERVIEW),

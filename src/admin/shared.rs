@@ -173,7 +173,7 @@ pub struct Shared {
     pub process: Arc<ProcessState>,
     pub tokens: Tokens,
     pub metrics: Metrics,
-    /// Those of callers' connections alone.
+    /// Those of callers' connections and of their certificate alone.
     pub connections: Metrics,
     pub audit: Option<Arc<AuditLog>>,
     /// `None`: a demo, which has nothing to reload.
