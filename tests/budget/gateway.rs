@@ -199,7 +199,6 @@ async fn answer(gateway: &Arc<Gateway>, header: &RequestHeader<'_>, body: &mut F
         upstream_us: None,
         upstream_error: None,
         config: state.config.hash,
-        #[cfg(feature = "otlp")]
         span: None,
     };
     gateway.finished(details, Instant::now(), outcome);
