@@ -117,20 +117,24 @@ class Bench:
         defaults = {"FOLDER": self.folder, "PORT": self.port, "ORIGIN": self.origin, "ADMIN": self.admin, "KEYS": "",
                     "TLS": "", "USER": pwd.getpwuid(os.getuid()).pw_name, "THREADS": 1, "KEY_FILE": "keys.toml",
                     "BACKEND": f'kind = "http"\nupstreams = ["http://127.0.0.1:{self.origin}"]', "TTL": "10m",
-                    "CACHE_SIZE": "512MiB", "LOG": 'access = ""'}
+                    "CACHE_SIZE": "512MiB", "LOG": 'access = ""', "CLUSTER": "", "REDIS": "",
+                    "PASS": '[pass]\npaths = ["/page", "/large_page"]\nkey = false'}
         path = self.folder / (name or file)
         path.write_text(Config((HERE / file).read_text()).substitute(defaults | words))
         return str(path)
 
-    def command(self, peer, tls=False, close=False, misses=False):
-        """Writes the peer's configuration and returns how to start it."""
+    def command(self, peer, tls=False, close=False, misses=False, redis=None):
+        """Writes the peer's configuration and returns how to start it; `redis`: the port of the one that limits are
+        shared over."""
         if peer == "floor":
             return [self.options.examples + "/epoll_floor", f"127.0.0.1:{self.port}", *["--close"] * close,
                     *["--origin", f"127.0.0.1:{self.origin}"] * misses]
         if peer == "pingora":
             return [self.options.examples + "/bare_proxy", f"127.0.0.1:{self.port}", f"127.0.0.1:{self.origin}"]
         if peer in OURS:
-            return [getattr(self.options, peer), "serve", "--config", self.gateway_toml("gateway.toml", tls)]
+            cluster = f'[cluster]\nredis = "redis://127.0.0.1:{redis}"' if redis else ""
+            config = self.gateway_toml("gateway.toml", tls, CLUSTER=cluster)
+            return [getattr(self.options, peer), "serve", "--config", config]
         if peer == "varnish":
             config = self.config("varnish.vcl", KEYS="|".join(KEYS))
             return ["varnishd", "-F", "-j", "none", "-n", f"{self.folder}/varnish", "-a", f"127.0.0.1:{self.port}",
@@ -139,7 +143,8 @@ class Bench:
             bind = f"ssl crt {self.folder}/haproxy.pem alpn h2,http/1.1 ssl-min-ver TLSv1.3" if tls else ""
             return ["haproxy", "-db", "-f", self.config("haproxy.cfg", TLS=bind)]
         if peer == "nginx-lua":
-            self.config("gateway.lua", KEYS="\n".join(f'  ["{key}"] = "k{n}",' for n, key in enumerate(KEYS)))
+            lua_keys = "\n".join(f'  ["{key}"] = "k{n}",' for n, key in enumerate(KEYS))
+            self.config("gateway.lua", KEYS=lua_keys, REDIS=redis or "")
         # What an earlier measurement left would fill its cache.
         shutil.rmtree(self.folder / "nginx-cache", ignore_errors=True)
         keys = "\n".join(f'        "{key}" k{n};' for n, key in enumerate(KEYS))
@@ -206,12 +211,12 @@ class Bench:
                     sys.exit(f"{name} gives wrong answers: {good} {wrong} {missing}")
             yield family(pid)
 
-    def wrk(self, pids, seconds, tls=False, keys=KEYS, cores=None, threads=1, **load):
+    def wrk(self, pids, seconds, tls=False, keys=KEYS, cores=None, threads=1, connections=64, **load):
         """The load of load.lua, which says what else it can be told."""
         words = {"keys": " ".join(keys), "writes": 0, "close": 0, "first": 0, "count": 0, "random": 0} | load
         env = {"LOAD_" + name.upper(): str(word) for name, word in words.items()}
         url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
-        command = ["wrk", f"-t{threads}", "-c64", f"-d{seconds}s", "-s", str(HERE / "load.lua"), url]
+        command = ["wrk", f"-t{threads}", f"-c{connections}", f"-d{seconds}s", "-s", str(HERE / "load.lua"), url]
         return self.load(pids, command, env, cores)
 
     def load(self, pids, command, env, cores=None):

@@ -1,8 +1,10 @@
 -- The whole job in nginx: key, rate limit (GCRA), parameters, answers in memory, and their invalidation by setPoints.
+-- With the port of a Redis, one script there decides on the limit of all nodes.
 local keys = {
 @KEYS
 }
 local RATE, BURST, TTL = 1000000, 1000000, 600
+local REDIS = tonumber("@REDIS")
 local READS = { ["/getPoints"] = true, ["/getWarns"] = true, ["/getReviews"] = true }
 local answers, rates = ngx.shared.answers, ngx.shared.rates
 
@@ -12,7 +14,28 @@ local function send(status, text)
   ngx.print(text)
 end
 
+local SCRIPT = [[
+local time = redis.call("TIME")
+local now = time[1] * 1000000 + time[2]
+local free_at = math.max(now, tonumber(redis.call("GET", KEYS[1]) or 0)) + ARGV[1]
+if free_at > now + ARGV[2] then return 1 end
+redis.call("SET", KEYS[1], string.format("%.0f", free_at), "PX", 2000)
+return 0
+]]
+local loaded
+
+local function is_over_shared_limit(key)
+  local redis = require("nginx.redis"):new()
+  redis:set_timeouts(50, 50, 50)
+  assert(redis:connect("127.0.0.1", REDIS))
+  loaded = loaded or assert(redis:script("load", SCRIPT))
+  local is_over = assert(redis:evalsha(loaded, 1, "limit:" .. key, 1000000 / RATE, 1000000 * BURST / RATE))
+  redis:set_keepalive(60000, 128)
+  return is_over == 1
+end
+
 local function is_over_limit(key)
+  if REDIS then return is_over_shared_limit(key) end
   local now = ngx.now()
   local free_at = rates:get(key) or now
   if free_at < now then free_at = now end

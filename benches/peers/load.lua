@@ -44,6 +44,7 @@ end
 
 function done(summary, latency)
   local e = summary.errors
-  print(string.format('RESULT {"requests": %d, "seconds": %.6f, "errors": %d}', summary.requests, summary.duration / 1e6,
-    e.status + e.connect + e.read + e.write + e.timeout))
+  print(string.format('RESULT {"requests": %d, "seconds": %.6f, "errors": %d, "p50": %d, "p99": %d}', summary.requests,
+    summary.duration / 1e6, e.status + e.connect + e.read + e.write + e.timeout, latency:percentile(50),
+    latency:percentile(99)))
 end
