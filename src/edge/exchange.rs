@@ -43,9 +43,9 @@ pub(super) struct ReceivedRequest<'h> {
 }
 
 impl Edge {
-    /// Answers a request and reports its end; the error: it is to be passed on. If `disconnected` completes first, the request releases its key's slot in
-    /// flight and continues to its end: other callers may wait for the same answer from the origin, and a write must not
-    /// be left half done.
+    /// Answers a request and reports its end; the error: it is to be passed on. If `disconnected` completes first, the request
+    /// releases its key's slot in flight and continues to its end: other callers may wait for the same answer from the
+    /// origin, and a write must not be left half done.
     pub(super) async fn answer<'s>(
         &self,
         state: &'s Arc<State>,
@@ -73,7 +73,7 @@ impl Edge {
         }
         let in_flight = InFlightSlot::default();
         let trace = fields.trace;
-        let span = self.start_span(config, request, &trace);
+        let span = self.start_span(config, (request, operation), &trace);
         let trace = TraceContext { span: span.as_ref(), ..trace };
         let header = RequestHeader {
             method: request.method,
@@ -88,7 +88,7 @@ impl Edge {
             id,
             in_flight: &in_flight,
         };
-        if is_passed(config, request.path) {
+        if operation.is_none() && is_passed(config, request.path) {
             return match Box::pin(self.pass(state, request, &header)).await {
                 Ok(passed) => Err(passed(in_flight)),
                 Err(reply) => finished(Content::Reply(reply)),
@@ -136,13 +136,12 @@ impl Edge {
     fn start_span(
         &self,
         config: &Config,
-        request: &ReceivedRequest<'_>,
+        (request, operation): (&ReceivedRequest<'_>, Option<Operation>),
         trace: &TraceContext<'_>,
     ) -> Option<Arc<RequestSpan>> {
         let trace = self.gateway.sample(trace)?;
         let clock = self.gateway.clock();
         let arrived = clock.at(request.arrived.into_std());
-        let operation = Operation::at(request.path, &config.server.base_path);
         Some(Arc::new(RequestSpan {
             trace,
             id: fastrand::u64(1..), // 0 is no id

@@ -116,7 +116,8 @@ impl Gateway {
             Ok(found) => found,
             Err(fault) => return fault.into(),
         };
-        let kept = if has_waited && proven.is_some() { self.fresh(&key, gate, asked) } else { None };
+        // Another question may have brought the answer meanwhile, even where nothing was waited for: on another thread.
+        let kept = proven.and_then(|_| self.fresh(&key, gate, asked));
         let place = match (kept, place) {
             (Some(entry), _) => return Asked { answer: Ok(entry), is_stored: None, upstream: None },
             (None, Err(fault)) => return fault.into(),

@@ -58,6 +58,25 @@ async fn guarantee_3_a_hundred_misses_are_one_question() {
 }
 
 #[tokio::test]
+async fn guarantee_3_callers_who_come_while_an_answer_is_kept_are_no_question_of_their_own() {
+    let gate = gate().set("server.threads", "4").start().await;
+    let mut connections = Vec::new();
+    for _ in 0..32 {
+        connections.push(gate.connect().await);
+    }
+    for member in 1000..1300 {
+        let request = gate.request("getPoints", "bot", &format!("memberID={member}")).bytes();
+        for connection in &mut connections {
+            connection.send(&request).await;
+        }
+        for connection in &mut connections {
+            connection.answer().await.is("0");
+        }
+        assert_eq!(gate.origin().asked_about("getPoints", &member.to_string()), 1, "member {member}");
+    }
+}
+
+#[tokio::test]
 async fn guarantee_3_a_failed_question_fails_its_followers_and_the_next_caller_asks_again() {
     let gate = gate().set("origin.retries", "1").set("origin.timeout", r#""1s""#).start().await;
     gate.origin().next("getPoints", Act::Stall);

@@ -26,7 +26,7 @@ use super::exchange::ReceivedRequest;
 use crate::config::{Config, OriginKind};
 use crate::gateway::{Gateway, Passage, RequestDetails};
 use crate::origin::{Attempts, Target};
-use crate::wire::{Fault, Operation, may_be_operation};
+use crate::wire::{Fault, may_be_operation};
 
 use proxy_hooks::ProxyHooks;
 
@@ -120,11 +120,11 @@ impl fmt::Debug for Proxy {
     }
 }
 
-/// Whether a request goes on to an upstream: its path is no operation here, lies under one of `pass.paths`, and no server may
+/// Whether a request that is no operation goes on to an upstream: its path lies under one of `pass.paths`, and no server may
 /// take it for an operation's.
 pub(super) fn is_passed(config: &Config, path: &[u8]) -> bool {
     let base = &config.server.base_path;
-    if config.pass.paths.is_empty() || Operation::at(path, base).is_some() || !config.pass.covers(path) {
+    if config.pass.paths.is_empty() || !config.pass.covers(path) {
         return false;
     }
     let OriginKind::Http(upstreams) = &config.origin.kind else { return false };
