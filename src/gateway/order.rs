@@ -1,7 +1,7 @@
 //! The order of refusals (contract section 1, "Order"): what is looked at first, and what a wait makes us look at again.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -39,7 +39,7 @@ impl Gateway {
         if header.content_encoded || header.content_type.is_some_and(|t| !t.is_empty() && !is_form_type(t)) {
             return Err(Fault::NotAForm);
         }
-        let (bytes, waited) = or_wait(body.whole()).await;
+        let (bytes, waited) = or_wait(pin!(body.whole())).await;
         has_waited |= waited;
         let request = Form::read(bytes?).request(operation);
         // The limits may take up to `cluster.timeout` and the body up to `body_timeout`, so the key and the configuration
@@ -75,9 +75,9 @@ impl Gateway {
     }
 }
 
-/// What a future gives, and whether that had to be waited for.
-pub(super) async fn or_wait<F: Future>(future: F) -> (F::Output, bool) {
-    let mut future = pin!(future);
+/// What a future gives, and whether that had to be waited for. It is pinned by the caller, so that its memory is not needed
+/// twice.
+pub(super) async fn or_wait<F: Future>(mut future: Pin<&mut F>) -> (F::Output, bool) {
     match poll!(future.as_mut()) {
         Poll::Ready(output) => (output, false),
         Poll::Pending => (future.await, true),

@@ -8,6 +8,7 @@
 //! Key and configuration are looked at after the gate and after the wait for a place; what is asked then is answered to
 //! all who share it (guarantee 7). A stale answer may stand in for a failed origin only while its epoch is current.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use super::admit::Admitted;
@@ -109,7 +110,7 @@ impl Gateway {
             joinable.wait_for_previous(state.queue_time()).await;
             self.place(&state, &caller).await
         };
-        let (place, has_waited) = or_wait(may_send).await;
+        let (place, has_waited) = or_wait(pin!(may_send)).await;
         let state = if has_waited { self.state_full() } else { state };
         let asked = self.now(); // before, so that an answer is never older than its age says
         let proven = match self.key_now(&state, asked, &secret, key.read, Some(key.realm)) {
