@@ -17,7 +17,7 @@ pub async fn the_token_is_made_once_for_its_owner_only_and_its_thread_has_a_lowe
     let again = gate.admin().await;
     assert_eq!(again.token, admin.token);
     again.get("/api/status").await.is(200);
-    assert!(gate.stderr().contains("every user of this machine may read"), "{}", gate.stderr());
+    gate.has_said("every user of this machine may read").await;
     let checked = gate.run(&["check"]).done().stdout;
     assert!(checked.contains("admin.token: every user of this machine may read"), "{checked}");
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
@@ -52,5 +52,5 @@ async fn beyond_loopback_it_speaks_tls() {
     let mut answer = String::new();
     tokio::io::AsyncReadExt::read_to_string(&mut reader, &mut answer).await.unwrap();
     assert!(answer.contains("; HttpOnly; SameSite=Strict; Secure\r\n"), "{answer}");
-    assert!(gate.stderr().contains("url=\"https://0.0.0.0:"), "{}", gate.stderr());
+    gate.has_said("url=\"https://0.0.0.0:").await;
 }
