@@ -1,6 +1,5 @@
 //! Contract section 4: who may see the dashboard, who may change anything there, and what keeps other sites out.
 
-use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
 
 use tokio::net::TcpStream;
@@ -217,7 +216,7 @@ async fn behind_a_proxy_pages_work_below_its_path_and_the_cookie_is_for_tls_alon
     let gate = TestGateway::builder().key("bot").points("7", 3).admin();
     let gate = gate.set("server.trusted_proxies", r#"["127.0.0.1"]"#).start().await;
     let (admin, world) = (gate.admin().await, World::plain());
-    let listen = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let listen = free_address();
     let config = format!(
         "daemon off; master_process off; error_log stderr; pid {pid}; events {{}} http {{ access_log off; client_body_temp_path {temp}; \
          proxy_temp_path {temp}; fastcgi_temp_path {temp}; uwsgi_temp_path {temp}; scgi_temp_path {temp}; server {{ listen \

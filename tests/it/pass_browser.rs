@@ -108,7 +108,7 @@ impl Service {
         let live = Process::start(Command::new("node").arg(world.path("live.js")));
         eventually(PATIENCE, "Node listens", async || live.stdout().contains('.')).await;
         let port = live.stdout().trim().trim_start_matches("port ").trim_end_matches('.').to_owned();
-        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let address = free_address();
         let config = NGINX.replace("FOLDER", world.path("").to_str().unwrap().trim_end_matches('/'));
         let config = config.replace("ADDRESS", &address.to_string()).replace("LIVE", &port);
         let config = world.write("nginx.conf", config);

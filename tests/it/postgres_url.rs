@@ -36,7 +36,7 @@ async fn one_that_refuses_is_named_with_what_it_said_and_never_the_password(serv
     admin.batch_execute(&format!("GRANT ALL ON DATABASE {name} TO bot")).await.unwrap();
     let (url, password) = (url.replace("guildgate@", "bot@"), "hunter2");
     let port = server.port().to_string();
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let closed = free_address().port().to_string();
     let with = |password: &str| url.replace("bot@", &format!("bot:{password}@"));
     for (url, words) in [
         (url.clone(), ["password missing", "what origin.store says"]),

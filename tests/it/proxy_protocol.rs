@@ -56,7 +56,7 @@ async fn real_proxy(program: &Path, arguments: &[&str], config: &str, entries: &
 async fn haproxy_and_nginx_pass_the_callers_addresses_on() {
     let gate = gate().tls().set("limits.strangers.rate", r#""1/h""#).set("limits.strangers.burst", "2").start().await;
     let to = gate.address();
-    let entries = [1, 2, 3].map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+    let entries = [1, 2, 3].map(|_| free_address());
     let [v1, v2, by_nginx] = entries;
     let haproxy = format!(
         "defaults\n    mode tcp\n    timeout connect 5s\n    timeout client 30s\n    timeout server 30s\n\

@@ -10,6 +10,8 @@ pub(crate) mod requests;
 pub(crate) mod transfer;
 pub(crate) mod writing;
 
+#[path = "../../../tests/it/support/port.rs"]
+mod port;
 #[expect(dead_code, reason = "the tests from the outside use more of it")]
 #[path = "../../../tests/it/support/postgres.rs"]
 pub(crate) mod server;

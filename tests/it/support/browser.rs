@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use url::{ParseError, Url};
 
-use super::{PATIENCE, Process, eventually};
+use super::{PATIENCE, Process, eventually, free_address};
 
 /// A browser shares the cores with other tests.
 const BROWSER_PATIENCE: Duration = Duration::from_secs(4 * PATIENCE.as_secs());
@@ -48,15 +48,13 @@ impl WebDriverCompatibleCommand for DevTools {
 impl Browser {
     pub async fn start() -> Browser {
         let folder = tempfile::tempdir().unwrap();
-        let driver = Process::start(
-            Command::new("chromedriver").arg("--port=0").env("HOME", folder.path()).env("TMPDIR", folder.path()),
-        );
-        let port = || {
-            let said = driver.stdout();
-            let after = said.split("started successfully on port ").nth(1)?.to_owned();
-            after.split_once('.').and_then(|(port, _)| port.parse::<u16>().ok())
-        };
-        eventually(BROWSER_PATIENCE, "chromedriver starts", || async { port().is_some() }).await;
+        // With port 0 it takes one of IPv4, and ends where another process has the same one of IPv6.
+        let address = free_address();
+        let mut command = Command::new("chromedriver");
+        command.arg(format!("--port={}", address.port())).env("HOME", folder.path()).env("TMPDIR", folder.path());
+        let driver = Process::start(&mut command);
+        let starts = async || driver.stdout().contains("started successfully");
+        eventually(BROWSER_PATIENCE, "chromedriver starts", starts).await;
         let arguments = json!([
             format!("--user-data-dir={}", folder.path().join("profile").display()),
             "--headless=new",
@@ -72,8 +70,7 @@ impl Browser {
         let mut capabilities = serde_json::Map::new();
         capabilities.insert("goog:chromeOptions".to_owned(), json!({ "args": arguments }));
         let mut builder = ClientBuilder::new(HttpConnector::new());
-        let url = format!("http://127.0.0.1:{}", port().unwrap());
-        let client = builder.capabilities(capabilities).connect(&url).await.unwrap();
+        let client = builder.capabilities(capabilities).connect(&format!("http://{address}")).await.unwrap();
         Browser { client, folder, _driver: driver }
     }
 

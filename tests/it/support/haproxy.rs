@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
 
 use tokio::net::TcpStream;
 
-use super::{Builder, Identity, PATIENCE, Process, TestGateway, TlsClient, World, eventually};
+use super::{Builder, Identity, PATIENCE, Process, TestGateway, TlsClient, World, eventually, free_address};
 
 /// A running HAProxy.
 pub struct HaProxy {
@@ -27,7 +27,7 @@ impl HaProxy {
         let identity = Identity::new();
         let pem = world.write("guildgate.pem", format!("{}{}", identity.certificate, identity.private_key));
         let socket = world.path("admin.sock");
-        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+        let address = free_address();
         let mut config = example("haproxy").to_owned();
         for (from, to) in [
             ("    user haproxy\n    group haproxy\n", ""),

@@ -1,13 +1,13 @@
 //! Debian's PgBouncer before a PostgreSQL that the tests started, in a folder of its own on a port that is free.
 
 use std::fs::{self, Permissions};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 
 use tokio::net::TcpStream;
 
 use super::postgres::program;
-use super::{PATIENCE, Process, World, eventually};
+use super::{PATIENCE, Process, World, eventually, free_address};
 
 /// A running PgBouncer.
 pub struct PgBouncer {
@@ -21,7 +21,7 @@ impl PgBouncer {
     /// Starts it before the server that listens on this port of loopback, with these settings besides the usual ones.
     pub async fn before(port: u16, settings: &str) -> PgBouncer {
         let world = World::new("");
-        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+        let address = free_address();
         let users = world.write("users.txt", "\"guildgate\" \"\"\n");
         let config = world.write(
             "pgbouncer.ini",

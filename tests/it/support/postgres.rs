@@ -3,7 +3,6 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -16,11 +15,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio_postgres::{Client, NoTls};
 
+use super::port::free_address;
+
 /// How long what is left of a killed server may take to go.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Ports tried: another process may take one between its choice and its use.
-const TRIES: usize = 5;
 
 /// Waits for the end of its own stdin, as it comes with the test process whatever that dies of; then stops the server
 /// and removes the folder. Ctrl-C at a terminal is not for it.
@@ -84,13 +82,9 @@ impl Postgres {
 
     /// Starts the server on a port that is free.
     fn listen(&mut self) {
-        for _ in 0..TRIES {
-            self.port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-            if self.resume().is_ok() {
-                return;
-            }
-        }
-        panic!("PostgreSQL does not start: {}", fs::read_to_string(self.folder.join("log")).unwrap_or_default());
+        self.port = free_address().port();
+        let log = || fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+        self.resume().unwrap_or_else(|why| panic!("PostgreSQL does not start: {why}\n{}", log()));
     }
 
     /// A standby of this server's, which has caught up so far and follows from now on.

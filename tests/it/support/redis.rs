@@ -2,7 +2,7 @@
 //! one that a test starts for itself, in a folder of its own, because it kills, stalls or configures it.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
-use super::{PATIENCE, eventually};
+use super::{PATIENCE, eventually, free_address};
 
 /// Ends the server with the test process, whatever that dies of.
 const WATCH: &str = r#""$@" >/dev/null 2>&1 & read -r _; kill -9 $!"#;
@@ -72,7 +72,7 @@ pub struct Redis {
 impl Redis {
     /// Starts a server with these arguments besides the usual ones.
     pub async fn start(settings: &[&str]) -> Redis {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+        let port = free_address().port();
         let settings: Vec<String> = settings.iter().map(|word| (*word).to_owned()).collect();
         let folder = tempfile::Builder::new().prefix("guildgate-redis-").tempdir().unwrap();
         let watch = run(&folder, port, &settings);
@@ -99,7 +99,7 @@ impl Redis {
     /// Starts a Sentinel that alone decides which server is the primary of the name `m`, which this one is now. It decides
     /// anew only when it is told to: by itself it would do so whenever a server on a busy machine answers late.
     pub async fn sentinel(&self) -> Redis {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+        let port = free_address().port();
         let folder = tempfile::Builder::new().prefix("guildgate-redis-").tempdir().unwrap();
         let config = folder.path().join("sentinel.conf");
         let text = format!(
@@ -155,12 +155,14 @@ impl Redis {
 
 fn ask(port: u16, command: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-    stream.set_read_timeout(Some(Duration::from_millis(500)))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes())?;
-    let mut answer = Vec::new();
+    let mut answer = vec![0];
+    stream.read_exact(&mut answer)?;
+    // A Sentinel does not close the connection.
+    stream.set_read_timeout(Some(Duration::from_millis(500)))?;
     match stream.read_to_end(&mut answer) {
-        // A Sentinel does not close the connection.
-        Err(error) if error.kind() != ErrorKind::WouldBlock || answer.is_empty() => Err(error),
+        Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
         Ok(_) | Err(_) => Ok(String::from_utf8_lossy(&answer).into_owned()),
     }
 }
