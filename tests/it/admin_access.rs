@@ -147,7 +147,7 @@ async fn a_reload_is_not_waited_for_as_long_as_a_file_keeps_changing(gate: &Test
             if stopped.load(Ordering::Relaxed) {
                 return;
             }
-            std::thread::sleep(Duration::from_millis(10)); // so that no two looks find the same
+            std::thread::sleep(Duration::from_millis(1)); // so that no two looks find the same
         }
     });
     let is_not_waited_for = async || {

@@ -197,6 +197,7 @@ async fn whichever_of_the_two_is_stopped_or_dies_amid_it_the_other_serves_at_the
     let mut next = gate.world().serve(&[]);
     let asks = async || gate.stderr().matches("asks to take over").count() == 2;
     eventually(PATIENCE, "it asks", asks).await;
+    has_the_listener_of(gate.process(), &next).await;
     gate.process().signal(Signal::SIGTERM);
     assert_eq!(gate.process().exit().await, Some(0), "{}", gate.stderr());
     let mut early = gate.connect_and_send(ask.bytes()).await;
@@ -209,17 +210,22 @@ async fn whichever_of_the_two_is_stopped_or_dies_amid_it_the_other_serves_at_the
     a_socket_that_a_server_left_when_it_was_killed_is_nobody(&mut gate).await;
 }
 
+/// Waits until `next` has a socket of the process before it.
+async fn has_the_listener_of(before: &Process, next: &Process) {
+    let sockets = |process: &Process| -> Vec<PathBuf> {
+        process.open_files().filter(|file| file.to_string_lossy().starts_with("socket:")).collect()
+    };
+    let before = sockets(before);
+    let has_one = async || sockets(next).iter().any(|socket| before.contains(socket));
+    eventually(PATIENCE, "it has the listener", has_one).await;
+}
+
 async fn where_the_old_one_dies_amid_it_the_new_one_serves(gate: &mut TestGateway, folder: &std::fs::File) {
     folder.lock().unwrap();
     let mut next = gate.world().serve(&[]);
     gate.has_said("asks to take over").await;
     let address = gate.address();
-    let sockets = |process: &Process| -> Vec<PathBuf> {
-        process.open_files().filter(|file| file.to_string_lossy().starts_with("socket:")).collect()
-    };
-    let before = sockets(gate.process());
-    eventually(PATIENCE, "it has the listener", async || sockets(&next).iter().any(|socket| before.contains(socket)))
-        .await;
+    has_the_listener_of(gate.process(), &next).await;
     gate.process().kill_hard();
     // The queue is there, though nobody accepts.
     let mut early = Connection::to(address).await;
