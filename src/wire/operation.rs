@@ -76,7 +76,8 @@ pub enum Source {
 }
 
 /// The table, in the contract's order. The decision record stores the number of a row, so new rows are added at the
-/// end.
+/// end. The two numbers of a read are how long its answer is fresh and may stand in for a failed origin, in seconds, where
+/// the section `cache` says nothing.
 static TABLE: [Row; Operation::COUNT + 2] = [
     read(GetPoints, "getPoints", Answer::Number, "points", (30, 600), Source::Points),
     Row {

@@ -18,7 +18,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use h2::Reason;
 use h2::server::Connection;
-use pingora::protocols::http::v2::server::{H2Options, default_h2_options};
+use pingora::protocols::http::v2::server::H2Options;
 use pingora::server::ShutdownWatch;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
@@ -41,8 +41,11 @@ const HEADER_SLACK: usize = 4;
 /// And so much more, since it counts 32 bytes for each of up to a hundred fields and a few.
 const FIELDS_OVERHEAD: usize = 4 * 1024;
 
-/// What small DATA frames that wait to be read may cost, each 256 bytes less its length: a hundred requests may come at once,
-/// each with its body in forty pieces.
+/// Requests of a connection at once: what browsers and nginx take as well, and each may hold a body of `max_body`.
+const MAX_STREAMS: u32 = 100;
+
+/// What small DATA frames that wait to be read may cost, each 256 bytes less its length: [`MAX_STREAMS`] requests may come at
+/// once, each with its body in forty pieces.
 const DATA_FRAME_BUDGET: usize = 1024 * 1024;
 
 /// Serves a connection on which HTTP/2 was negotiated. At the `stop` the peer is asked to send no more
@@ -82,8 +85,9 @@ pub(super) async fn serve(
 
 fn options(server: &Server) -> H2Options {
     let as_u32 = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    let mut options = default_h2_options();
+    let mut options = H2Options::default();
     options
+        .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(as_u32(server.max_header.saturating_mul(HEADER_SLACK).saturating_add(FIELDS_OVERHEAD)))
         .initial_window_size(as_u32(server.max_body.max(MIN_WINDOW)))
         .max_send_buffer_size(WRITE_PART)
