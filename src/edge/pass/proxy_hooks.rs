@@ -158,6 +158,9 @@ impl ProxyHttp for ProxyHooks {
         if answer.status == StatusCode::SWITCHING_PROTOCOLS && !session.is_upgrade_req() {
             return Err(refused(passed, Fault::NoUsableAnswer)); // nobody has asked for that
         }
+        if !is_end_clear(answer) {
+            return Err(refused(passed, Fault::NoUsableAnswer));
+        }
         passed.is_answered = true;
         passed.attempts.answered();
         if let Some(details) = &mut passed.details {
@@ -220,9 +223,13 @@ impl ProxyHttp for ProxyHooks {
         ctx: &mut Self::CTX,
         was_idle: bool,
     ) -> Box<Error> {
-        let is_whole = !session.as_ref().retry_buffer_truncated();
+        let (is_whole, has_body) = (!session.as_ref().retry_buffer_truncated(), session.is_body_done());
         let may_go_on = of(ctx).is_ok_and(|passed| {
             if *error.esource() != ErrorSource::Upstream || passed.fault.is_some() {
+                return false;
+            }
+            if *error.etype() == ErrorType::ReadTimedout && !has_body {
+                passed.fault = Some(Fault::TooSlow); // the upstream has waited for the caller, as long as we did
                 return false;
             }
             let failed = match (passed.is_answered, error.etype()) {
@@ -287,6 +294,14 @@ impl Passed {
     fn finished(&self, gateway: &Gateway, content: Content) -> Answer<'static> {
         finished(gateway, &self.passage.config, content, None, (self.client, self.arrived))
     }
+}
+
+/// Whether every reader takes the same bytes for the end of the answer: HTTP/1.0 knows no chunks (RFC 9112, 6.1), and a length is
+/// one number.
+fn is_end_clear(answer: &ResponseHeader) -> bool {
+    let has_unknown_chunks = answer.version == Version::HTTP_10 && answer.headers.contains_key(TRANSFER_ENCODING);
+    let has_list = |value: &HeaderValue| value.as_bytes().contains(&b',');
+    !has_unknown_chunks && !answer.headers.get_all(CONTENT_LENGTH).iter().any(has_list)
 }
 
 /// Drops the fields that concern one connection only, and those that `Connection` names.
