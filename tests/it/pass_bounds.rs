@@ -160,6 +160,7 @@ async fn a_failing_upstream_is_20_21_or_22_and_only_get_and_head_are_asked_again
         };
         let (answer, _) = tokio::join!(async { gate.send(&Request::bare("GET", "/x")).await }, lie);
         answer.is_refused(502, NO_ANSWER);
+        gate.has_said("its answer did not come whole").await;
     }
     let gone = HandOrigin::start().await;
     let gate = open(&gone).start().await;

@@ -155,11 +155,8 @@ impl ProxyHttp for ProxyHooks {
             session.as_mut().set_ignore_info_resp(is_old);
             return Ok(());
         }
-        if answer.status == StatusCode::SWITCHING_PROTOCOLS && !session.is_upgrade_req() {
-            return Err(refused(passed, Fault::NoUsableAnswer)); // nobody has asked for that
-        }
-        if !is_end_clear(answer) {
-            return Err(refused(passed, Fault::NoUsableAnswer));
+        if let Some(why) = unusable(session, answer) {
+            return Err(Error::explain(ErrorType::InvalidHTTPHeader, why).into_up());
         }
         passed.is_answered = true;
         passed.attempts.answered();
@@ -296,12 +293,17 @@ impl Passed {
     }
 }
 
-/// Whether every reader takes the same bytes for the end of the answer: HTTP/1.0 knows no chunks (RFC 9112, 6.1), and a length is
-/// one number.
-fn is_end_clear(answer: &ResponseHeader) -> bool {
-    let has_unknown_chunks = answer.version == Version::HTTP_10 && answer.headers.contains_key(TRANSFER_ENCODING);
+/// Why an answer may not be passed on. Every reader has to take the same bytes for its end: HTTP/1.0 knows no chunks (RFC 9112,
+/// 6.1), and a length is one number.
+fn unusable(session: &Session, answer: &ResponseHeader) -> Option<&'static str> {
     let has_list = |value: &HeaderValue| value.as_bytes().contains(&b',');
-    !has_unknown_chunks && !answer.headers.get_all(CONTENT_LENGTH).iter().any(has_list)
+    if answer.status == StatusCode::SWITCHING_PROTOCOLS && !session.is_upgrade_req() {
+        return Some("101, though no upgrade was asked for");
+    }
+    if answer.version == Version::HTTP_10 && answer.headers.contains_key(TRANSFER_ENCODING) {
+        return Some("Transfer-Encoding in HTTP/1.0");
+    }
+    answer.headers.get_all(CONTENT_LENGTH).iter().any(has_list).then_some("several values of Content-Length")
 }
 
 /// Drops the fields that concern one connection only, and those that `Connection` names.
